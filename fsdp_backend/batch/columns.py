@@ -1,0 +1,140 @@
+"""RolloutBatch: what one rollout produced, as flat columns.
+
+Jagged: the values of all samples stand one after another in 1-D arrays, and offsets say where a sample begins. Numpy, because a
+batch travels between processes (Ray's object store maps numpy without a copy).
+
+Example: sample 0 has prompt [7, 8] and response [1, 2, 3], sample 1 has prompt [9] and response [4]:
+
+    tokens           = [7, 8, 1, 2, 3, 9, 4]      token_offsets    = [0, 5, 7]
+    loss_mask        =       [1, 0, 1,    1]      response_offsets = [0, 3, 4]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+RESPONSE_COLUMNS = ("rollout_log_probs", "log_probs", "ref_log_probs", "values", "advantages", "returns")
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """n samples, T tokens and R response tokens in all. A response is the tail of its sample's tokens."""
+
+    tokens: Ints
+    """[T] prompt and response of each sample."""
+    token_offsets: Ints
+    """[n + 1] where each sample's tokens begin; the last is T."""
+    response_offsets: Ints
+    """[n + 1] where each sample's response tokens begin; the last is R."""
+    loss_mask: Floats
+    """[R] 1 = trainable, 0 = observation."""
+    reward: Floats
+    """[n] one a sample."""
+    sample_index: Ints
+    """[n] number of the sample within the run."""
+    rollout_index: Ints
+    """[n] samples with the same number belong to one rollout and share its weight in the loss."""
+    truncated: NDArray[np.bool_]
+    """[n] whether generation hit its length limit."""
+    weight_version: Ints
+    """[n] version of the weights that generated the end of the response."""
+    rollout_log_probs: Floats | None = None
+    """[R] log-probs as the rollout engine saw them."""
+    log_probs: Floats | None = None
+    """[R] log-probs of the actor before its update."""
+    ref_log_probs: Floats | None = None
+    """[R] log-probs of the reference model."""
+    values: Floats | None = None
+    """[R] the critic's values before its update."""
+    advantages: Floats | None = None
+    """[R] of the actor."""
+    returns: Floats | None = None
+    """[R] targets of the critic."""
+
+    def __post_init__(self) -> None:
+        n, responses = len(self.reward), int(self.response_offsets[-1])
+        if n == 0:
+            raise ValueError("a rollout batch needs at least one sample")
+        if np.any(self.prompt_lengths < 1):
+            bad = int(self.sample_index[np.argmax(self.prompt_lengths < 1)])
+            raise ValueError(f"sample {bad} has no prompt token: its first response token has no position to be predicted from")
+        for name in ("loss_mask", *RESPONSE_COLUMNS):
+            column = getattr(self, name)
+            if column is not None and len(column) != responses:
+                raise ValueError(f"column {name} has {len(column)} entries for {responses} response tokens")
+
+    @classmethod
+    def from_samples(
+        cls,
+        tokens: Sequence[Sequence[int]],
+        response_lengths: Sequence[int],
+        loss_masks: Sequence[Sequence[int]],
+        rewards: Sequence[float],
+        *,
+        rollout_index: Sequence[int] | None = None,
+        sample_index: Sequence[int] | None = None,
+        truncated: Sequence[bool] | None = None,
+        weight_version: Sequence[int] | None = None,
+        rollout_log_probs: Sequence[Sequence[float]] | None = None,
+    ) -> "RolloutBatch":
+        """Join ragged lists, one entry a sample. Unset: every sample is a rollout of its own, none truncated, version 0."""
+        n = len(tokens)
+        return cls(
+            tokens=np.concatenate([np.asarray(t, dtype=np.int64) for t in tokens]),
+            token_offsets=_offsets([len(t) for t in tokens]),
+            response_offsets=_offsets(response_lengths),
+            loss_mask=np.concatenate([np.asarray(m, dtype=np.float32) for m in loss_masks]),
+            reward=np.asarray(rewards, dtype=np.float32),
+            sample_index=np.asarray(range(n) if sample_index is None else sample_index, dtype=np.int64),
+            rollout_index=np.asarray(range(n) if rollout_index is None else rollout_index, dtype=np.int64),
+            truncated=np.asarray([False] * n if truncated is None else truncated, dtype=np.bool_),
+            weight_version=np.asarray([0] * n if weight_version is None else weight_version, dtype=np.int64),
+            rollout_log_probs=None
+            if rollout_log_probs is None
+            else np.concatenate([np.asarray(x, dtype=np.float32) for x in rollout_log_probs]),
+        )
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.reward)
+
+    @property
+    def response_lengths(self) -> Ints:
+        """[n] response tokens of each sample, masked ones included."""
+        return np.diff(self.response_offsets)
+
+    @property
+    def total_lengths(self) -> Ints:
+        """[n] tokens of each sample."""
+        return np.diff(self.token_offsets)
+
+    @property
+    def prompt_lengths(self) -> Ints:
+        """[n] tokens before each response."""
+        return self.total_lengths - self.response_lengths
+
+    @property
+    def trainable_lengths(self) -> Ints:
+        """[n] response tokens with a loss mask other than 0."""
+        counted = np.concatenate([[0], np.cumsum(self.loss_mask != 0)])
+        return np.diff(counted[self.response_offsets])
+
+    def with_columns(self, **columns: Any) -> "RolloutBatch":
+        """The same batch with these columns set."""
+        return replace(self, **columns)
+
+    def column(self, name: str) -> Floats:
+        """A response column that must be there by now."""
+        column: Floats | None = getattr(self, name)
+        assert column is not None, f"column {name} has not been computed yet"
+        return column
+
+
+def _offsets(lengths: Sequence[int]) -> Ints:
+    return np.concatenate([[0], np.cumsum(np.asarray(lengths, dtype=np.int64))]).astype(np.int64)

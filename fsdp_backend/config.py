@@ -1,0 +1,171 @@
+"""What training can be told, for one role and for PPO. Standard library only: importing this must not import torch.
+
+The field names are slime's flag names, and the docstring under a field is that flag's help: slime's command line is made from
+these classes, so a default stands in one place. Errors begin with the name of the field.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class RoleConfig:
+    """One role's training: model, learning rate, optimizer and batches. Each flag exists twice, `--x` for the actor and
+    `--critic-x` for the critic; an unset `--critic-x` takes the actor's value."""
+
+    hf_checkpoint: str
+    """Hugging Face checkpoint the model starts from: a folder, or a hub id. A critic that starts from a causal language model
+    gets a fresh value head; one that starts from an earlier critic or a reward model keeps its head."""
+
+    lr: float = 1e-6
+    """Peak learning rate."""
+    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = "constant"
+    """Shape of the learning rate after warmup. The clock counts rollouts, never optimizer steps."""
+    lr_warmup_iters: float = 0
+    """Rollouts of linear warmup. The first of them trains at --lr-warmup-init."""
+    lr_warmup_init: float = 0.0
+    """Learning rate at the start of warmup."""
+    min_lr: float = 0.0
+    """Learning rate that decay ends at."""
+    lr_decay_iters: int | None = None
+    """Rollout at which decay has reached --min-lr. None: the last rollout of the run."""
+    lr_wsd_decay_iters: int | None = None
+    """Length of the final decay of the WSD style, in rollouts. None: the whole of --lr-decay-iters."""
+    lr_wsd_decay_style: Literal["linear", "cosine", "exponential", "minus_sqrt"] = "exponential"
+    """Shape of the final decay of the WSD style."""
+
+    adam_beta1: float = 0.9
+    """AdamW: decay of the first moment."""
+    adam_beta2: float = 0.95
+    """AdamW: decay of the second moment."""
+    adam_eps: float = 1e-8
+    """AdamW: added to the denominator."""
+    weight_decay: float = 0.0
+    """AdamW: decoupled weight decay, on matrices only (not on norms and biases)."""
+    clip_grad: float = 1.0
+    """Largest gradient norm of an optimizer step; larger gradients are scaled down to it. 0 turns clipping off."""
+
+    global_batch_size: int | None = None
+    """Rollouts in an optimizer step. None: the whole rollout batch, one step a pass."""
+    micro_batch_size: int = 1
+    """Samples in a micro-batch, when --use-dynamic-batch-size is off."""
+    use_dynamic_batch_size: bool = False
+    """Pack samples into micro-batches by --max-tokens-per-gpu rather than by number."""
+    max_tokens_per_gpu: int | None = None
+    """Tokens in a packed micro-batch, prompt and response together. A longer sample travels alone."""
+    gradient_checkpointing: bool = False
+    """Recompute each transformer block in the backward pass: less memory, about a third more time."""
+    bf16: bool = False
+    """Compute in bfloat16. Master weights, gradient reduction and optimizer stay in float32, and so does the value head."""
+
+    def __post_init__(self) -> None:
+        _require(self.lr >= 0, f"lr must not be negative, got {self.lr}")
+        _require(self.lr_warmup_iters >= 0, f"lr_warmup_iters must not be negative, got {self.lr_warmup_iters}")
+        _require(self.min_lr <= self.lr, f"min_lr is {self.min_lr}, more than lr, which is {self.lr}")
+        _require(self.clip_grad >= 0, f"clip_grad must not be negative (0 turns it off), got {self.clip_grad}")
+        _require(0 <= self.adam_beta1 < 1, f"adam_beta1 must lie in [0, 1), got {self.adam_beta1}")
+        _require(0 <= self.adam_beta2 < 1, f"adam_beta2 must lie in [0, 1), got {self.adam_beta2}")
+        _require(self.micro_batch_size >= 1, f"micro_batch_size must be at least 1, got {self.micro_batch_size}")
+        _require(
+            self.global_batch_size is None or self.global_batch_size >= 1,
+            f"global_batch_size must be at least 1, got {self.global_batch_size}",
+        )
+        _require(
+            not self.use_dynamic_batch_size or (self.max_tokens_per_gpu or 0) >= 1,
+            "max_tokens_per_gpu is needed with use_dynamic_batch_size: the tokens that fit in a micro-batch, say 8192",
+        )
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """What is optimised, and how often."""
+
+    loss_type: Literal["policy_loss", "sft_loss"] = "policy_loss"
+    """policy_loss is PPO with a critic. sft_loss is supervised training of the actor on the data's own answers, without one."""
+    advantage_estimator: Literal["ppo"] = "ppo"
+    """ppo: generalised advantage estimation with a critic (Schulman et al., arXiv 1506.02438)."""
+    critic_update_steps: int = 1
+    """K: passes the critic makes over a rollout for each pass of the actor. The value targets are computed once, before the
+    first pass. It never cuts a pass into more steps: that is --critic-global-batch-size."""
+    eps_clip: float = 0.2
+    """PPO clip: the probability ratio counts down to 1 - eps_clip."""
+    eps_clip_high: float | None = None
+    """PPO clip: the ratio counts up to 1 + eps_clip_high. None: --eps-clip."""
+    eps_clip_c: float | None = None
+    """Dual clip: with a negative advantage the loss is at most eps_clip_c times its size. Must exceed 1. None: off."""
+    value_clip: float = 0.2
+    """A value moves at most this far from the value before the update before its loss stops falling."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    use_kl_loss: bool = False
+    """Add --kl-loss-coef times the KL divergence from the reference model to the policy loss."""
+    kl_loss_coef: float = 0.0
+    """Weight of the KL loss."""
+    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = "k1"
+    """Estimator of the KL divergence per token (http://joschu.net/blog/kl-approx.html); low_var_kl is k3 within [-10, 10]."""
+    use_unbiased_kl: bool = False
+    """Multiply the KL estimate by the probability ratio, which makes its gradient unbiased off policy (arXiv 2512.02556)."""
+    kl_coef: float = 0.0
+    """KL penalty in the token rewards, of the actor's advantages and the critic's targets alike."""
+    ref_load: str | None = None
+    """Hugging Face checkpoint of the reference model. None: --hf-checkpoint."""
+    gamma: float = 1.0
+    """Discount per token."""
+    lambd: float = 1.0
+    """GAE lambda of the actor's advantages."""
+    critic_lambd: float | None = None
+    """GAE lambda of the critic's targets. None: --lambd."""
+    lambd_alpha: float | None = None
+    """Length-adaptive GAE: the actor's lambda is 1 - 1/(alpha * l) for a response of l trainable tokens. None: --lambd."""
+    normalize_advantages: bool = False
+    """Shift and scale the advantages of a rollout to mean 0 and standard deviation 1 over its trainable tokens."""
+    calculate_per_token_loss: bool = False
+    """Average a step's loss over its tokens, rather than over its rollouts and within each over its tokens."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.critic_update_steps >= 1,
+            f"critic_update_steps must be at least 1, got {self.critic_update_steps}: the critic's passes over each rollout",
+        )
+        _require(self.eps_clip >= 0, f"eps_clip must not be negative, got {self.eps_clip}")
+        _require(self.eps_clip_c is None or self.eps_clip_c > 1, f"eps_clip_c must exceed 1, got {self.eps_clip_c}")
+        _require(self.value_clip >= 0, f"value_clip must not be negative, got {self.value_clip}")
+        _require(0 <= self.gamma <= 1, f"gamma must lie in [0, 1], got {self.gamma}")
+        _require(0 <= self.lambd <= 1, f"lambd must lie in [0, 1], got {self.lambd}")
+        _require(
+            self.critic_lambd is None or 0 <= self.critic_lambd <= 1,
+            f"critic_lambd must lie in [0, 1], got {self.critic_lambd}",
+        )
+        _require(self.lambd_alpha is None or self.lambd_alpha > 0, f"lambd_alpha must be positive, got {self.lambd_alpha}")
+        _require(
+            self.use_kl_loss or self.kl_loss_coef == 0,
+            f"kl_loss_coef is {self.kl_loss_coef} but use_kl_loss is off: add --use-kl-loss, or leave the coefficient out",
+        )
+
+    @property
+    def uses_critic(self) -> bool:
+        return self.loss_type == "policy_loss"
+
+    @property
+    def uses_reference(self) -> bool:
+        return self.uses_critic and (self.use_kl_loss or self.kl_coef != 0)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """All that a training process needs to know: both roles, the objective, and what the run fixes for them."""
+
+    actor: RoleConfig
+    critic: RoleConfig
+    ppo: PPOConfig
+    num_rollout: int
+    """Rollouts in the run: the horizon of both learning-rate clocks."""
+    rollout_temperature: float = 1.0
+    """Temperature the responses were sampled at; logits are divided by it before log-probs are taken."""
+    seed: int = 1234
+    """Seed of all randomness of training."""

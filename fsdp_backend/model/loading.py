@@ -1,0 +1,109 @@
+"""From a Hugging Face folder to a sharded model.
+
+The model is built on the meta device, sharded, and each rank then reads its own slice of every parameter: no rank ever holds the
+whole model, tied embeddings included.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from fsdp_backend import device
+from fsdp_backend.config import RoleConfig
+from fsdp_backend.model.attention import PACKED
+from fsdp_backend.model.checkpoint_files import CheckpointFiles
+from fsdp_backend.model.policy import PolicyModel
+from fsdp_backend.model.sharding import shard
+from fsdp_backend.model.value import ValueModel
+
+M = TypeVar("M", PolicyModel, ValueModel)
+
+
+def load_policy(folder: str, role: RoleConfig, mesh: DeviceMesh) -> PolicyModel:
+    """A sharded policy with the weights of `folder`; raises ValueError for missing tensors, wrong shapes or unknown architectures."""
+    model = _materialise(lambda config: PolicyModel(_causal_lm(config)), folder, role, mesh)
+    absent = _fill(model, CheckpointFiles(Path(folder)), mesh)
+    if absent:
+        raise ValueError(f"{folder} lacks {len(absent)} tensors of its own architecture, first {sorted(absent)[0]}")
+    return model
+
+
+def load_value(folder: str, role: RoleConfig, mesh: DeviceMesh) -> ValueModel:
+    """A sharded critic. Without a value head in `folder` the head is zero; a lone weight or bias, or a missing backbone, raises."""
+    model = _materialise(ValueModel.from_config, folder, role, mesh)
+    files = CheckpointFiles(Path(folder))
+    absent = _fill(model, files, mesh)
+    head = {f"{model.head_name}.{name}" for name, _ in model.head.named_parameters()}
+    if absent not in (set(), head):
+        first = sorted(absent - head or absent)[0]
+        raise ValueError(f"{folder} lacks {len(absent - head or absent)} tensors a critic needs, first {first}")
+    if absent == head:
+        for parameter in model.head.parameters():
+            nn.init.zeros_(parameter)
+    return model
+
+
+def _causal_lm(config: Any) -> Any:
+    return AutoModelForCausalLM.from_config(config, attn_implementation=PACKED)
+
+
+def _materialise(build: Callable[[Any], M], folder: str, role: RoleConfig, mesh: DeviceMesh) -> M:
+    """Build on meta, shard, and allocate this rank's part: parameters hold garbage, buffers are right."""
+    config = AutoConfig.from_pretrained(folder, dtype=torch.float32)
+    _require_attention_only(config)
+    with torch.device("meta"):
+        model = build(config)
+    model.hf.tie_weights()
+    if role.gradient_checkpointing:
+        model.hf.gradient_checkpointing_enable({"use_reentrant": False})
+    shard(model, mesh, role.bf16)
+    model.to_empty(device=device.current())
+    _renew_buffers(model)
+    return model.train()
+
+
+def _require_attention_only(config: Any) -> None:
+    """Layers that carry state across positions by other means would leak between packed samples."""
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
+        raise ValueError(f"model type {config.model_type!r} has layers of kind {', '.join(sorted(kinds))}: not supported when packed")
+
+
+def _fill(model: PolicyModel | ValueModel, files: CheckpointFiles, mesh: DeviceMesh) -> set[str]:
+    """Read this rank's rows of every parameter and persistent buffer; returns the names that the files lack."""
+    absent = set()
+    with torch.no_grad():
+        for name, tensor in {**dict(model.hf.named_parameters()), **_persistent_buffers(model.hf)}.items():
+            if name not in files:
+                absent.add(name)
+            elif isinstance(tensor, DTensor):
+                rows = -(-tensor.shape[0] // mesh.size())  # torch.chunk's rule, which fully_shard follows
+                start = min(mesh.get_local_rank() * rows, tensor.shape[0])
+                local = tensor.to_local()
+                local.copy_(files.read(name, tensor.shape, start, start + local.shape[0]))
+            else:
+                tensor.copy_(files.read(name, tensor.shape))
+    return absent
+
+
+def _persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    saved = module.state_dict(keep_vars=True).keys()
+    return {name: buffer for name, buffer in module.named_buffers() if name in saved}
+
+
+def _renew_buffers(model: nn.Module) -> None:
+    """Compute what `to_empty` left undefined and no checkpoint holds: the rotary frequencies."""
+    for module in model.modules():
+        if not module._non_persistent_buffers_set:
+            continue
+        if not hasattr(module, "inv_freq") or not hasattr(module, "config"):
+            raise ValueError(f"{type(module).__name__} has buffers that no checkpoint holds: this architecture is not supported")
+        fresh = type(module)(module.config)  # type: ignore[call-arg]
+        for name in module._non_persistent_buffers_set:
+            getattr(module, name).copy_(getattr(fresh, name))

@@ -1,0 +1,42 @@
+"""The policy: a Hugging Face causal language model that yields log-probs of its response tokens."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fsdp_backend.batch.packing import Pack
+from fsdp_backend.model.logprob_head import LogProbHead
+
+# Scalings between the last hidden state and the logits that LogProbHead does not know.
+_UNKNOWN_LOGIT_SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+
+
+class PolicyModel(nn.Module):
+    """A `…ForCausalLM` whose head is a LogProbHead; otherwise with the same modules, parameter names and tied weights."""
+
+    def __init__(self, hf: Any) -> None:
+        super().__init__()
+        for name in _UNKNOWN_LOGIT_SCALES:
+            if getattr(hf.config, name, None) not in (None, 1.0):
+                raise ValueError(f"model type {hf.config.model_type!r} scales its logits by {name}: not supported")
+        hf.set_output_embeddings(LogProbHead.of(hf.get_output_embeddings()))
+        self.hf = hf
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head's weight is the embedding's."""
+        return self.hf.get_output_embeddings().weight is self.hf.get_input_embeddings().weight
+
+    def forward(self, pack: Pack, temperature: float, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
+        """Returns: log-probs and entropies of the pack's response tokens, both [R] float32."""
+        hidden = self.hf.base_model(
+            input_ids=pack.input_ids, position_ids=pack.position_ids, use_cache=False, sample_lengths=pack.sample_lengths
+        ).last_hidden_state[0]
+        if not len(pack.targets):
+            # An empty micro-batch still takes part in every collective, and in backward with a gradient of zero.
+            nothing = self.hf.get_output_embeddings()(hidden[:1], pack.input_ids[0], temperature)[0][:0]
+            return nothing, nothing
+        log_probs, entropy = self.hf.get_output_embeddings()(
+            hidden[pack.predict_positions], pack.targets, temperature, entropy_grad
+        )
+        return log_probs, entropy

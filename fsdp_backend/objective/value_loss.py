@@ -1,0 +1,17 @@
+"""The clipped squared error of a value function, per token."""
+
+import torch
+from torch import Tensor
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, value_clip: float) -> tuple[Tensor, Tensor]:
+    """max((clip(v) - R)^2, (v - R)^2) with clip(v) = v_old + clamp(v - v_old, -value_clip, value_clip).
+
+    From the PPO reference implementation (openai/baselines ppo2); as in slime there is no factor 1/2.
+
+    Returns: the loss, and 1.0 where v is more than value_clip away from v_old; both [R], not yet masked.
+    """
+    moved = values - old_values
+    clipped = old_values + moved.clamp(-value_clip, value_clip)
+    loss = torch.maximum((clipped - returns).square(), (values - returns).square())
+    return loss, (moved.abs() > value_clip).to(loss.dtype)
