@@ -19,8 +19,8 @@ class RoleConfig:
     `--critic-x` for the critic; an unset `--critic-x` takes the actor's value."""
 
     hf_checkpoint: str
-    """Hugging Face checkpoint the model starts from: a folder, or a hub id. A critic that starts from a causal language model
-    gets a fresh value head; one that starts from an earlier critic or a reward model keeps its head."""
+    """Hugging Face checkpoint folder the model starts from. A critic that starts from a causal language model gets a fresh value
+    head; one that starts from an earlier critic or a reward model keeps its head."""
 
     lr: float = 1e-6
     """Peak learning rate."""
@@ -67,14 +67,13 @@ class RoleConfig:
         _require(self.lr >= 0, f"lr must not be negative, got {self.lr}")
         _require(self.lr_warmup_iters >= 0, f"lr_warmup_iters must not be negative, got {self.lr_warmup_iters}")
         _require(self.min_lr <= self.lr, f"min_lr is {self.min_lr}, more than lr, which is {self.lr}")
+        for name in ("lr_decay_iters", "lr_wsd_decay_iters", "global_batch_size"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"{name} must be at least 1, got {value}")
         _require(self.clip_grad >= 0, f"clip_grad must not be negative (0 turns it off), got {self.clip_grad}")
         _require(0 <= self.adam_beta1 < 1, f"adam_beta1 must lie in [0, 1), got {self.adam_beta1}")
         _require(0 <= self.adam_beta2 < 1, f"adam_beta2 must lie in [0, 1), got {self.adam_beta2}")
         _require(self.micro_batch_size >= 1, f"micro_batch_size must be at least 1, got {self.micro_batch_size}")
-        _require(
-            self.global_batch_size is None or self.global_batch_size >= 1,
-            f"global_batch_size must be at least 1, got {self.global_batch_size}",
-        )
         _require(
             not self.use_dynamic_batch_size or (self.max_tokens_per_gpu or 0) >= 1,
             "max_tokens_per_gpu is needed with use_dynamic_batch_size: the tokens that fit in a micro-batch, say 8192",

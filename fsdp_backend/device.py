@@ -1,5 +1,7 @@
 """The only file that names a device or a collective backend. A machine without an accelerator takes the same path on its CPU."""
 
+import os
+
 import torch
 import torch.distributed as dist
 
@@ -26,3 +28,9 @@ def collective_backend() -> str:
 def accelerator_count() -> int:
     """Accelerators of this machine; 0 where training runs on the CPU."""
     return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+
+
+def share_cpu(processes: int) -> None:
+    """Give this process its share of the machine's cores, where `processes` of them compute at once on the CPU."""
+    if not torch.accelerator.is_available():
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))

@@ -35,7 +35,7 @@ class LogProbHead(nn.Linear):
         chunk = partial(_log_prob_and_entropy, temperature=temperature, entropy_grad=entropy_grad)
         pieces = [
             checkpoint(chunk, h, self.weight, self.bias, t, use_reentrant=False)
-            for h, t in zip(hidden.split(TOKENS_PER_CHUNK), targets.split(TOKENS_PER_CHUNK), strict=True)
+            for h, t in zip(torch.split(hidden, TOKENS_PER_CHUNK), torch.split(targets, TOKENS_PER_CHUNK), strict=True)
         ]
         return torch.cat([p[0] for p in pieces]), torch.cat([p[1] for p in pieces])
 
@@ -48,6 +48,6 @@ def _log_prob_and_entropy(
     log_normaliser = torch.logsumexp(logits, dim=-1)
     log_prob = logits.gather(-1, targets[:, None]).squeeze(-1) - log_normaliser
     with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_grad):
-        probabilities = torch.exp(logits - log_normaliser[:, None])
-        entropy = log_normaliser - (probabilities * logits).sum(-1)
+        log_probabilities = logits - log_normaliser[:, None]
+        entropy = -(torch.exp(log_probabilities) * log_probabilities).sum(-1)
     return log_prob, entropy

@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+# As in the policy loss: past e^20 the exp could only overflow, and a NaN gradient would follow.
+_MAX_LOG_RATIO = 20.0
+
 
 def approx_kl(
     log_probs: Tensor, ref_log_probs: Tensor, kl_loss_type: str, importance_log_ratio: Tensor | None = None
@@ -10,8 +13,8 @@ def approx_kl(
     """Schulman's estimators (http://joschu.net/blog/kl-approx.html), with d = log_probs - ref_log_probs:
     k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d, low_var_kl = k3 clamped to [-10, 10].
 
-    With `importance_log_ratio` (current minus old log-probs) the estimate is multiplied by its exp, before the clamp; the gradient
-    flows through the ratio too. Same shape and dtype in and out.
+    With `importance_log_ratio` (current minus old log-probs, clamped to [-20, 20]) the estimate is multiplied by its exp, before
+    low_var_kl's clamp; the gradient flows through the ratio too. Same shape and dtype in and out.
     """
     difference = log_probs - ref_log_probs
     if kl_loss_type == "k1":
@@ -25,5 +28,5 @@ def approx_kl(
     else:
         raise ValueError(f"kl_loss_type must be k1, k2, k3 or low_var_kl, got {kl_loss_type!r}")
     if importance_log_ratio is not None:
-        kl = torch.exp(importance_log_ratio) * kl
+        kl = torch.exp(importance_log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)) * kl
     return kl.clamp(-10, 10) if kl_loss_type == "low_var_kl" else kl

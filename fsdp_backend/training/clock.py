@@ -14,7 +14,7 @@ def learning_rate(config: RoleConfig, rollout: int, num_rollout: int) -> float:
     Warmup is linear from lr_warmup_init, which is the first rate. `lr_decay_iters` (default `num_rollout`) ends the decay; after it
     the rate is min_lr, except for the constant style.
     """
-    warmup, horizon = config.lr_warmup_iters, config.lr_decay_iters or num_rollout
+    warmup, horizon = config.lr_warmup_iters, num_rollout if config.lr_decay_iters is None else config.lr_decay_iters
     if warmup > 0 and rollout <= warmup:
         return config.lr_warmup_init + (config.lr - config.lr_warmup_init) * rollout / warmup
     if config.lr_decay_style == "constant":
@@ -34,14 +34,14 @@ def _decay(config: RoleConfig, rollout: int, warmup: float, horizon: int) -> flo
         return 1 - done
     if config.lr_decay_style == "cosine":
         return (math.cos(math.pi * done) + 1) / 2
-    length = config.lr_wsd_decay_iters or horizon
+    length = horizon if config.lr_wsd_decay_iters is None else config.lr_wsd_decay_iters
     if rollout <= horizon - length:
         return 1.0
     annealed = (rollout - (horizon - length)) / length
     shapes = {
         "linear": 1 - annealed,
         "cosine": (math.cos(math.pi * annealed) + 1) / 2,
-        "exponential": 2 * 0.5**annealed - 1,
+        "exponential": 2 * math.pow(0.5, annealed) - 1,
         "minus_sqrt": 1 - math.sqrt(annealed),
     }
     return shapes[config.lr_wsd_decay_style]

@@ -1,0 +1,5 @@
+"""The one exception that a person reads as one line, without a traceback."""
+
+
+class UserError(ValueError):
+    """Something in the input is wrong. The message names the flag, file or sample, and says what to do."""

@@ -1,0 +1,130 @@
+"""slime's flags, a dataclass for each group. The groups of training itself are the engine's own (fsdp_backend/config.py).
+
+A field is a flag (`rollout_batch_size` is `--rollout-batch-size`), its docstring the flag's help, its default the only place where
+that default stands. Nothing here imports torch or ray: `--help` answers at once.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tyro import MISSING
+
+
+@dataclass(frozen=True)
+class RunArgs:
+    """The run as a whole: how long, where, and what it leaves behind."""
+
+    num_rollout: int = MISSING
+    """Rollouts to train for."""
+    train_backend: Literal["fsdp"] = "fsdp"
+    """Training backend: PyTorch FSDP2."""
+    launcher: Literal["ray", "local"] = "ray"
+    """ray starts a process for every rank and engine. local runs everything in this process, one rank a role: for a debugger."""
+    run_dir: str | None = None
+    """Folder for the resolved config, metrics, report and checkpoints; must not hold a run yet. None: runs/<date and time>."""
+    save_interval: int | None = None
+    """Save a checkpoint every so many rollouts. None: only after the last."""
+    seed: int = 1234
+    """Seed of training: the order of critic passes, and torch's generators."""
+
+
+@dataclass(frozen=True)
+class ClusterArgs:
+    """How many processes each role gets. Where there is no GPU, every "GPU" is a process on the CPU."""
+
+    actor_num_nodes: int = 1
+    """Nodes for the actor."""
+    actor_num_gpus_per_node: int | None = None
+    """Ranks of the actor on each node. None: 8 as in slime where there are GPUs, 1 where there are none."""
+    critic_num_nodes: int | None = None
+    """Nodes for the critic. None: as the actor."""
+    critic_num_gpus_per_node: int | None = None
+    """Ranks of the critic on each node. None: as the actor."""
+    rollout_num_gpus: int | None = None
+    """Rollout engines, one GPU each. None: 1."""
+    colocate: bool = False
+    """Let actor, critic and rollout engines share GPUs instead of having their own. On a CPU they always share."""
+    distributed_timeout_minutes: float = 10.0
+    """How long a rank waits for the others before it gives up."""
+
+
+@dataclass(frozen=True)
+class DataArgs:
+    """Where prompts come from."""
+
+    prompt_data: str = MISSING
+    """Prompts to train on: a .jsonl or .parquet file, or the name of a data set for the `datasets` library. `path@[a:b]` takes
+    rows a to b."""
+    input_key: str = "input"
+    """Column with the prompt: a string, or a list of {role, content} messages. For sft_loss, messages that end with the answer."""
+    label_key: str | None = None
+    """Column with the right answer, handed to the reward function. None: no label."""
+    metadata_key: str = "metadata"
+    """Column with a mapping handed to the reward function as sample.metadata, if the data has it."""
+    apply_chat_template: bool = False
+    """Turn the prompt into text by the tokenizer's chat template; a string becomes one user message."""
+    rollout_shuffle: bool = False
+    """Shuffle the prompts anew in each epoch."""
+    rollout_seed: int = 42
+    """Seed of shuffling and of sampling responses."""
+
+
+@dataclass(frozen=True)
+class RolloutArgs:
+    """How responses are generated."""
+
+    rollout_batch_size: int = MISSING
+    """Prompts in a rollout."""
+    n_samples_per_prompt: int = 1
+    """Responses to each prompt."""
+    rollout_max_response_len: int = 1024
+    """Longest response, in tokens; a longer one is cut off and counts as truncated."""
+    rollout_max_prompt_len: int | None = None
+    """Longest prompt allowed, in tokens; a longer one is an error. None: what fits the model's context beside the response."""
+    rollout_temperature: float = 1.0
+    """Sampling temperature of training; log-probs are taken at the same temperature."""
+    rollout_stop: tuple[str, ...] | None = None
+    """Strings that end a response."""
+    rollout_stop_token_ids: tuple[int, ...] | None = None
+    """Token ids that end a response, besides the model's own end of sequence."""
+    rollout_function_path: str | None = None
+    """Function that makes a rollout, as module.function. None: slime.rollout.sglang_rollout.generate_rollout, or
+    slime.rollout.sft_rollout.generate_rollout for sft_loss."""
+    custom_generate_function_path: str | None = None
+    """Function that makes one response: async (args, sample, sampling_params) -> Sample. None: one request to the engine."""
+    sglang_server_concurrency: int = 512
+    """Requests in flight at once."""
+
+
+@dataclass(frozen=True)
+class RewardArgs:
+    """What a response is worth."""
+
+    rm_type: Literal["math"] | None = None
+    """A reward that comes with slime. math: 1 if math-verify finds the response's answer equal to the label, else 0."""
+    custom_rm_path: str | None = None
+    """Reward function of your own, as module.function: async (args, sample, **kwargs) -> number, or dict with --reward-key."""
+    reward_key: str | None = None
+    """Which entry of a reward dict to train on."""
+
+
+@dataclass(frozen=True)
+class EvalArgs:
+    """Evaluation on held-out prompts."""
+
+    eval_interval: int | None = None
+    """Evaluate every so many rollouts, and after the last. None: never."""
+    eval_prompt_data: tuple[str, ...] | None = None
+    """Pairs of a name and a file: --eval-prompt-data gsm8k heldout.jsonl."""
+    eval_input_key: str | None = None
+    """Column with the prompt. None: --input-key."""
+    eval_label_key: str | None = None
+    """Column with the label. None: --label-key."""
+    n_samples_per_eval_prompt: int = 1
+    """Responses to each evaluation prompt."""
+    eval_temperature: float | None = None
+    """Sampling temperature; 0 is greedy. None: --rollout-temperature."""
+    eval_max_response_len: int | None = None
+    """Longest response, in tokens. None: --rollout-max-response-len."""
+    skip_eval_before_train: bool = False
+    """Leave out the evaluation before the first rollout."""

@@ -1,0 +1,51 @@
+"""One definition of a role's flags, two prefixes: `--lr` is the actor's, `--critic-lr` the critic's, unset means the actor's value."""
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+
+from typing import Annotated, Any, get_type_hints
+
+import tyro
+
+from fsdp_backend.config import RoleConfig
+
+
+def field_docstrings(cls: type) -> dict[str, str]:
+    """The string under each field of a dataclass."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    docs = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        is_doc = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_doc:
+            docs[field.target.id] = " ".join(below.value.value.split())  # type: ignore[attr-defined]
+    return docs
+
+
+def _critic_overrides() -> type:
+    """A dataclass with a field `critic_x: T | None = None` for each field `x: T` of RoleConfig."""
+    docs, types = field_docstrings(RoleConfig), get_type_hints(RoleConfig)
+    fields = []
+    for field in dataclasses.fields(RoleConfig):
+        help_text = f"The critic's --{field.name.replace('_', '-')}: {docs[field.name]} None: the actor's value."
+        kind = Annotated[types[field.name] | None, tyro.conf.arg(help=help_text)]
+        fields.append((f"critic_{field.name}", kind, dataclasses.field(default=None)))
+    overrides = dataclasses.make_dataclass("CriticOverrides", fields, frozen=True)
+    overrides.__doc__ = "The critic's own training settings. Each one that is not set takes the actor's value."
+    return overrides
+
+
+CriticOverrides: Any = _critic_overrides()
+CRITIC_SWITCHES = frozenset(f"critic_{name}" for name, kind in get_type_hints(RoleConfig).items() if kind is bool)
+"""Flags of the critic that are on or off."""
+
+
+def critic_role(actor: RoleConfig, overrides: Any) -> RoleConfig:
+    """The actor's settings with the critic's own put over them."""
+    own = {f.name.removeprefix("critic_"): getattr(overrides, f.name) for f in dataclasses.fields(overrides)}
+    try:
+        return dataclasses.replace(actor, **{name: value for name, value in own.items() if value is not None})
+    except ValueError as error:
+        raise ValueError(f"critic_{error}") from error

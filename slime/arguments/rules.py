@@ -1,0 +1,133 @@
+"""What must hold between flags, one small function a rule. Files are looked at here too, so that no process starts in vain."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from slime.arguments.errors import UserError
+from slime.arguments.run_config import RunConfig
+
+
+def check(config: RunConfig) -> None:
+    """Raises UserError at the first rule that does not hold."""
+    for rule in RULES:
+        rule(config)
+
+
+def _positive_counts(config: RunConfig) -> None:
+    flags = config.flags()
+    for name in (
+        "num_rollout",
+        "rollout_batch_size",
+        "n_samples_per_prompt",
+        "rollout_max_response_len",
+        "n_samples_per_eval_prompt",
+        "actor_num_nodes",
+        "actor_num_gpus_per_node",
+        "critic_num_nodes",
+        "critic_num_gpus_per_node",
+        "rollout_num_gpus",
+        "sglang_server_concurrency",
+        "save_interval",
+        "eval_interval",
+    ):
+        if flags[name] is not None and flags[name] < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {flags[name]}")
+
+
+def _temperature(config: RunConfig) -> None:
+    if config.rollout.rollout_temperature <= 0:
+        raise UserError(
+            f"--rollout-temperature must be greater than 0, got {config.rollout.rollout_temperature}: "
+            "PPO needs sampled responses (greedy is --eval-temperature 0)"
+        )
+
+
+def _batch_sizes_divide(config: RunConfig) -> None:
+    samples = config.rollout.rollout_batch_size * config.rollout.n_samples_per_prompt
+    for flag, size in (
+        ("--global-batch-size", config.actor.global_batch_size),
+        ("--critic-global-batch-size", config.critic.global_batch_size),
+    ):
+        if size is not None and samples % size:
+            raise UserError(
+                f"{flag} {size} does not divide the {samples} samples of a rollout "
+                f"(--rollout-batch-size {config.rollout.rollout_batch_size} x "
+                f"--n-samples-per-prompt {config.rollout.n_samples_per_prompt})"
+            )
+
+
+def _one_reward(config: RunConfig) -> None:
+    if config.ppo.loss_type == "policy_loss" and (config.reward.rm_type is None) == (config.reward.custom_rm_path is None):
+        raise UserError("give one of --rm-type and --custom-rm-path: what a response is worth")
+
+
+def _math_needs_label(config: RunConfig) -> None:
+    if config.reward.rm_type == "math" and config.data.label_key is None:
+        raise UserError("--rm-type math needs --label-key: the column with the right answer")
+
+
+def _evaluation_has_data(config: RunConfig) -> None:
+    pairs = config.eval.eval_prompt_data or ()
+    if len(pairs) % 2:
+        raise UserError(f"--eval-prompt-data takes pairs of a name and a file, got {len(pairs)} words")
+    if (config.eval.eval_interval is None) != (not pairs):
+        raise UserError("--eval-interval and --eval-prompt-data need each other")
+    if config.ppo.loss_type == "sft_loss" and pairs:
+        raise UserError("--eval-prompt-data has no meaning with --loss-type sft_loss: it generates no responses")
+
+
+def _checkpoints_readable(config: RunConfig) -> None:
+    folders = {"--hf-checkpoint": config.actor.hf_checkpoint}
+    if config.ppo.uses_critic:
+        folders["--critic-hf-checkpoint"] = config.critic.hf_checkpoint
+    if config.ppo.uses_reference and config.ppo.ref_load:
+        folders["--ref-load"] = config.ppo.ref_load
+    for flag, folder in folders.items():
+        check_checkpoint(flag, Path(folder))
+
+
+def check_checkpoint(flag: str, folder: Path) -> None:
+    """Whether `folder` looks like a Hugging Face checkpoint of safetensors; UserError names what is missing."""
+    if not folder.is_dir():
+        raise UserError(f"{flag} {folder} is no folder: give a Hugging Face checkpoint on disk (`hf download` fetches one)")
+    try:
+        json.loads((folder / "config.json").read_text())
+    except FileNotFoundError:
+        raise UserError(f"{flag} {folder} has no config.json: not a Hugging Face checkpoint") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{flag} {folder}/config.json is not readable: {error}") from error
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    try:
+        files = {single} if not index.is_file() else {folder / f for f in json.loads(index.read_text())["weight_map"].values()}
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{flag} {index} is not readable: {error}") from error
+    for file in sorted(files):
+        _check_safetensors(flag, file)
+
+
+def _check_safetensors(flag: str, file: Path) -> None:
+    """Header present and the file as long as the header says: a download cut short is found here."""
+    if not file.is_file():
+        raise UserError(f"{flag} {file} is missing: only safetensors checkpoints are read")
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        try:
+            header = json.loads(stream.read(length)) if length < size else None
+            end = 8 + length + max((t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"), default=0)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise UserError(f"{flag} {file} is not a safetensors file") from None
+    if end != size:
+        raise UserError(f"{flag} {file} is torn: {size} bytes where its header says {end}")
+
+
+RULES: tuple[Callable[[RunConfig], None], ...] = (
+    _positive_counts,
+    _temperature,
+    _batch_sizes_divide,
+    _one_reward,
+    _math_needs_label,
+    _evaluation_has_data,
+    _checkpoints_readable,
+)

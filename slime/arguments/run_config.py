@@ -1,0 +1,44 @@
+"""RunConfig: everything a run was told, resolved and frozen, and the flat view of it that plug-ins see as `args`."""
+
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
+from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One section for each flag group; `critic` has its unset values filled in from `actor`."""
+
+    run: RunArgs
+    cluster: ClusterArgs
+    data: DataArgs
+    rollout: RolloutArgs
+    reward: RewardArgs
+    eval: EvalArgs
+    ppo: PPOConfig
+    actor: RoleConfig
+    critic: RoleConfig
+
+    def flags(self) -> dict[str, Any]:
+        """Every flag by its slime name (`lr`, `critic_lr`, `rollout_batch_size` …) with its resolved value."""
+        sections = {name: section for name, section in asdict(self).items() if name != "critic"}
+        flat = {flag: value for section in sections.values() for flag, value in section.items()}
+        return flat | {f"critic_{flag}": value for flag, value in asdict(self.critic).items()}
+
+    def namespace(self) -> SimpleNamespace:
+        """`args` as slime's plug-in functions know it: a fresh flat copy."""
+        return SimpleNamespace(**self.flags())
+
+    def train_config(self) -> TrainConfig:
+        """The part that training processes need."""
+        return TrainConfig(
+            actor=self.actor,
+            critic=self.critic,
+            ppo=self.ppo,
+            num_rollout=self.run.num_rollout,
+            rollout_temperature=self.rollout.rollout_temperature,
+            seed=self.run.seed,
+        )

@@ -1,0 +1,44 @@
+"""A role as the train loop sees it, however many processes it has. Launchers supply `submit`."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from fsdp_backend.batch.columns import Floats, RolloutBatch
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Pending(Protocol[T_co]):
+    """A verb that is running."""
+
+    def result(self) -> T_co:
+        """Wait for all ranks; raises what any of them raised."""
+
+
+class TrainGroup(ABC):
+    """All ranks of one role."""
+
+    @abstractmethod
+    def submit(self, verb: str, *args: Any) -> Pending[Any]:
+        """Start a TrainWorker's verb on every rank. Verbs of one group run in the order they were submitted."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the processes."""
+
+    def log_probs(self, batch: RolloutBatch) -> tuple[Floats, Floats | None]:
+        """Actor: log-probs of the policy, and of the reference."""
+        return self.submit("log_probs", batch).result()  # type: ignore[no-any-return]
+
+    def values(self, batch: RolloutBatch) -> Floats:
+        """Critic: V(s_t)."""
+        return self.submit("values", batch).result()  # type: ignore[no-any-return]
+
+    def start_update(self, batch: RolloutBatch, rollout_id: int) -> Pending[dict[str, float]]:
+        """Begin to train on the batch, without waiting for it."""
+        return self.submit("update", batch, rollout_id)
+
+    def export(self, folder: Path) -> None:
+        """Write a Hugging Face folder."""
+        self.submit("export", folder).result()

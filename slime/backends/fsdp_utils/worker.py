@@ -1,0 +1,57 @@
+"""One training process: a rank of the actor or of the critic. A plain class; Ray wraps it, the local launcher calls it."""
+
+import time
+from pathlib import Path
+from typing import Literal
+
+from fsdp_backend import device
+from fsdp_backend.batch.columns import Floats, RolloutBatch
+from fsdp_backend.config import TrainConfig
+from fsdp_backend.distributed.world import Rendezvous, join, leave
+from fsdp_backend.state.hf_export import export_hf
+from fsdp_backend.training.actor import Actor
+from fsdp_backend.training.critic import Critic
+
+RoleName = Literal["actor", "critic"]
+
+
+class TrainWorker:
+    """Verbs run on all ranks of a role together; each returns the same on every rank."""
+
+    def __init__(self, role: RoleName, config: TrainConfig, meeting: Rendezvous) -> None:
+        device.share_cpu(meeting.world_size)
+        mesh = join(meeting)
+        self.source = Path((config.actor if role == "actor" else config.critic).hf_checkpoint)
+        self.actor = Actor(config, mesh) if role == "actor" else None
+        self.critic = Critic(config, mesh) if role == "critic" else None
+
+    def log_probs(self, batch: RolloutBatch) -> tuple[Floats, Floats | None]:
+        """Of the actor as it is now, and of the reference model if there is one."""
+        assert self.actor is not None
+        return self.actor.log_probs(batch), self.actor.ref_log_probs(batch)
+
+    def values(self, batch: RolloutBatch) -> Floats:
+        """Of the critic as it is now."""
+        assert self.critic is not None
+        return self.critic.values(batch)
+
+    def update(self, batch: RolloutBatch, rollout_id: int) -> dict[str, float]:
+        """Train on one rollout; returns metrics under their logged names, and the seconds it took."""
+        start = time.perf_counter()
+        if self.actor is not None:
+            metrics, phase = self.actor.update(batch), "actor_update"
+        else:
+            assert self.critic is not None
+            metrics, phase = self.critic.update(batch, rollout_id), "critic_update"
+        named = {f"train/{name}": value for name, value in metrics.items()}
+        return {**named, f"time/{phase}": time.perf_counter() - start}
+
+    def export(self, folder: Path) -> None:
+        """Write the role's model as a Hugging Face folder."""
+        role = self.actor or self.critic
+        assert role is not None
+        export_hf(role.model, folder, self.source)
+
+    def close(self) -> None:
+        """Leave the process group."""
+        leave()

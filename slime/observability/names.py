@@ -1,0 +1,114 @@
+"""Every metric a run may write, declared once: its name, its unit and what it means."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+PHASES = (
+    "generate",
+    "values",
+    "log_probs",
+    "critic_update",
+    "actor_update",
+    "update_weights",
+    "evaluate",
+    "save",
+    "rollout",
+)
+WHOLE_PHASE = "rollout"
+
+# A dataset name is the user's own and may hold a slash; passes are counted from one.
+_PLACEHOLDERS = {"dataset": ".+", "k": "[1-9][0-9]*", "phase": "|".join(PHASES)}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One declared metric; `pattern` may hold {dataset}, {k} (the critic's pass) or {phase}."""
+
+    pattern: str
+    unit: str
+    meaning: str
+
+
+def match(pattern: str, name: str) -> dict[str, str] | None:
+    """Return what the pattern's placeholders stand for in `name`, or None where it is another metric's name."""
+    found = _compiled(pattern).fullmatch(name)
+    return found.groupdict() if found else None
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    regex = re.escape(pattern)
+    for placeholder, accepted in _PLACEHOLDERS.items():
+        regex = regex.replace(re.escape(f"{{{placeholder}}}"), f"(?P<{placeholder}>{accepted})")
+    return re.compile(regex)
+
+
+_ROLLOUT = (
+    Metric("rollout/reward", "reward", "mean reward of the rollout's samples"),
+    Metric("rollout/reward_std", "reward", "standard deviation of the samples' rewards"),
+    Metric("rollout/response_length", "tokens", "mean length of a response"),
+    Metric("rollout/truncated", "fraction", "share of responses cut off at the length limit"),
+    Metric("rollout/prompt_length", "tokens", "mean length of a prompt"),
+    Metric("rollout/num_samples", "samples", "samples in the rollout"),
+    Metric("rollout/log_prob_abs_diff", "nats", "mean |rollout engine's log-prob - actor's log-prob| of a token"),
+)
+
+_EVAL = (
+    Metric("eval/{dataset}/reward", "reward", "mean reward on an evaluation set"),
+    Metric("eval/{dataset}/response_length", "tokens", "mean length of a response on an evaluation set"),
+    Metric("eval/{dataset}/truncated", "fraction", "share of an evaluation set's responses cut off at the length limit"),
+)
+
+_ACTOR = (
+    Metric("train/loss", "loss", "the loss the actor's step minimises"),
+    Metric("train/pg_loss", "loss", "clipped policy-gradient loss"),
+    Metric("train/pg_clipfrac", "fraction", "share of tokens whose policy ratio is clipped"),
+    Metric("train/ppo_kl", "nats", "KL estimate between the policy that sampled and the policy being trained"),
+    Metric("train/entropy", "nats", "mean entropy of the policy's next-token distribution"),
+    Metric("train/kl_loss", "nats", "KL to the reference model, as added to the loss"),
+    Metric("train/ref_kl", "nats", "KL estimate between the policy and the reference model"),
+    Metric("train/sft_loss", "nats", "mean cross-entropy of a target token in a supervised run"),
+    Metric("train/grad_norm", "norm", "actor's gradient norm before clipping"),
+    Metric("train/lr", "rate", "actor's learning rate"),
+    Metric("train/num_steps", "steps", "actor's optimizer steps taken"),
+    Metric("train/skipped_steps", "steps", "actor's optimizer steps skipped because the gradient was not finite"),
+    Metric("train/advantages_mean", "reward", "mean advantage of a token"),
+    Metric("train/advantages_std", "reward", "standard deviation of the tokens' advantages"),
+)
+
+_CRITIC = (
+    Metric("train/critic-lr", "rate", "critic's learning rate"),
+    Metric("train/critic-num_steps", "steps", "critic's optimizer steps taken, over all passes"),
+    Metric("train/critic-skipped_steps", "steps", "critic's optimizer steps skipped because the gradient was not finite"),
+    Metric("train/critic-pass_{k}/value_loss", "loss", "clipped value loss of the critic's pass k"),
+    Metric("train/critic-pass_{k}/value_clipfrac", "fraction", "share of tokens whose value is clipped in pass k"),
+    Metric("train/critic-pass_{k}/grad_norm", "norm", "critic's gradient norm before clipping in pass k"),
+    Metric("train/critic-pass_{k}/explained_variance_before", "fraction", "returns' variance explained before pass k"),
+    Metric("train/critic-pass_{k}/explained_variance_after", "fraction", "returns' variance explained after pass k"),
+    Metric("train/critic-pass_{k}/values_mean", "reward", "mean value of a token in pass k"),
+    Metric("train/critic-pass_{k}/values_std", "reward", "standard deviation of the tokens' values in pass k"),
+    Metric("train/critic-pass_{k}/returns_mean", "reward", "mean return of a token in pass k"),
+    Metric("train/critic-pass_{k}/returns_std", "reward", "standard deviation of the tokens' returns in pass k"),
+)
+
+_SPEED = (
+    Metric("time/{phase}", "seconds", "wall time of a phase; the phase `rollout` is the whole"),
+    Metric("perf/tokens_per_second", "tokens/s", "tokens generated or trained on for each second of the rollout"),
+)
+
+METRICS: tuple[Metric, ...] = _ROLLOUT + _EVAL + _ACTOR + _CRITIC + _SPEED
+
+
+@cache
+def find(name: str) -> Metric:
+    """Return the declaration of the metric called `name`; raise ValueError where there is none."""
+    for metric in METRICS:
+        if match(metric.pattern, name) is not None:
+            return metric
+    raise ValueError(f"metric {name!r} is not declared in slime/observability/names.py")
+
+
+def check(name: str) -> None:
+    """Raise ValueError when no declared metric is called `name`."""
+    find(name)

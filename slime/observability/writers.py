@@ -1,0 +1,89 @@
+"""Where a rollout's metrics go: a JSON Lines file and TensorBoard event files."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from slime.observability import names
+
+ROLLOUT_KEY = "rollout"
+
+
+class JsonlWriter:
+    """Appends one JSON object for each rollout, so that a stopped run's file goes on where it ended."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _mend_last_line(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, rollout_id: int, metrics: Mapping[str, float]) -> None:
+        """Append one rollout's metrics; a number JSON cannot hold (NaN, infinity) becomes null."""
+        record: dict[str, float | None] = {ROLLOUT_KEY: rollout_id}
+        for name, value in metrics.items():
+            names.check(name)
+            number = float(value)
+            record[name] = number if math.isfinite(number) else None
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; closing twice is harmless."""
+        self._file.close()
+
+
+class TensorBoardWriter:
+    """Writes each metric as a TensorBoard scalar, the rollout's number being the step."""
+
+    def __init__(self, directory: Path) -> None:
+        # Imported here because it loads torch, which readers of metrics do not need.
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory))
+
+    def write(self, rollout_id: int, metrics: Mapping[str, float]) -> None:
+        """Add one rollout's scalars and flush them, so that an open TensorBoard shows them at once."""
+        for name in metrics:
+            names.check(name)
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, float(value), rollout_id)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Read a JsonlWriter's file (null becomes NaN); raise a one-line ValueError at the first broken line."""
+    with path.open("rb") as file:
+        return [_parse(line, f"{path}, line {number}") for number, line in enumerate(file, start=1) if line.strip()]
+
+
+def _parse(line: bytes, place: str) -> dict[str, float]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{place}: not valid JSON ({error})") from error
+    if not isinstance(record, dict) or type(record.get(ROLLOUT_KEY)) is not int:
+        raise ValueError(f"{place}: not an object with a whole number as its {ROLLOUT_KEY!r}")
+    return {name: _number(name, value, place) for name, value in record.items()}
+
+
+def _number(name: str, value: object, place: str) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{place}: {name!r} is {value!r}, not a number or null")
+    return value
+
+
+def _mend_last_line(path: Path) -> None:
+    """Drop a last line that a killed run left half written; the next line would be glued to it otherwise."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)

@@ -1,0 +1,85 @@
+"""Starts Ray, decides which process goes where, and starts the roles and engines."""
+
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group
+
+from fsdp_backend import device
+from slime.arguments.errors import UserError
+from slime.arguments.run_config import RunConfig
+from slime.backends.cluster import Cluster
+from slime.backends.embedded.router import Router
+from slime.ray.groups import EngineActor, RayGroup, get_all, on_bundle
+
+# slime's default, where there are GPUs.
+_GPUS_PER_NODE = 8
+
+
+def launch(config: RunConfig) -> Cluster:
+    """Bring up actor, critic and engines side by side. Whatever was started is ended again if one of them fails."""
+    ray.init(include_dashboard=False, log_to_driver=True, logging_level="warning", ignore_reinit_error=False)
+    on_close: list[Any] = [ray.shutdown]
+    try:
+        return _launch(config, on_close)
+    except BaseException:
+        while on_close:
+            on_close.pop()()
+        raise
+
+
+def _launch(config: RunConfig, on_close: list[Any]) -> Cluster:
+    sizes = world_sizes(config, device.accelerator_count())
+    places = _places(config, sizes)
+    train_config, timeout = config.train_config(), config.cluster.distributed_timeout_minutes
+    actor = RayGroup("actor", train_config, sizes["actor"], timeout, places["actor"])
+    on_close.append(actor.close)
+    critic = None
+    if config.ppo.uses_critic:
+        critic = RayGroup("critic", train_config, sizes["critic"], timeout, places["critic"])
+        on_close.append(critic.close)
+    engines = [EngineActor.options(**place).remote() for place in places["rollout"]]
+    arguments = (config.actor.hf_checkpoint, config.data.rollout_seed, config.actor.bf16, len(engines))
+    serving = [engine.serve.remote(*arguments) for engine in engines]
+    actor.wait_until_built()
+    if critic is not None:
+        critic.wait_until_built()
+    urls = get_all(serving)
+    cluster = Cluster(actor, critic, urls, on_close=on_close)
+    if urls:
+        router = Router(urls)
+        on_close.append(router.close)
+        cluster.router = (router.host, router.port)
+        cluster.keep_alive = engines
+    return cluster
+
+
+def world_sizes(config: RunConfig, gpus: int) -> dict[str, int]:
+    """Processes of each role. `gpus` of this machine tells whether slime's default of 8 a node applies, or 1 on a CPU."""
+    cluster = config.cluster
+    per_node = cluster.actor_num_gpus_per_node or (_GPUS_PER_NODE if gpus else 1)
+    actor = cluster.actor_num_nodes * per_node
+    critic = (cluster.critic_num_nodes or cluster.actor_num_nodes) * (cluster.critic_num_gpus_per_node or per_node)
+    if not config.ppo.uses_critic:
+        return {"actor": actor, "critic": 0, "rollout": 0}
+    return {"actor": actor, "critic": critic, "rollout": cluster.rollout_num_gpus or 1}
+
+
+def _places(config: RunConfig, sizes: dict[str, int]) -> dict[str, list[dict[str, Any]]]:
+    """Ray options for every process. On a CPU Ray need not count anything; GPUs are one bundle each."""
+    available = int(ray.cluster_resources().get("GPU", 0))
+    if not available:
+        return {role: [{"num_cpus": 0}] * size for role, size in sizes.items()}
+    needed = max(sizes.values()) if config.cluster.colocate else sum(sizes.values())
+    if needed > available:
+        wanted = ", ".join(f"{role} {size}" for role, size in sizes.items())
+        raise UserError(f"{needed} GPUs are needed ({wanted}), Ray has {available}: ask for fewer, or add --colocate")
+    group = placement_group([{"GPU": 1, "CPU": 1}] * needed)
+    ray.get(group.ready())
+    share = 1 / sum(size > 0 for size in sizes.values()) if config.cluster.colocate else 1.0
+    places: dict[str, list[dict[str, Any]]] = {}
+    first = 0
+    for role, size in sizes.items():
+        places[role] = [on_bundle(group, first + i, share) for i in range(size)]
+        first += 0 if config.cluster.colocate else size
+    return places

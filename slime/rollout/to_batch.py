@@ -1,0 +1,66 @@
+"""From rewarded samples to the RolloutBatch that training takes, and the rollout's own metrics."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fsdp_backend.batch.columns import RolloutBatch
+from slime.arguments.errors import UserError
+from slime.utils.types import Sample
+
+
+def to_batch(args: Any, samples: Sequence[Sample]) -> RolloutBatch:
+    """Raises UserError, naming the sample, where a sample is not fit to train on."""
+    for sample in samples:
+        _require_trainable(sample)
+    with_log_probs = all(sample.rollout_log_probs is not None for sample in samples)
+    return RolloutBatch.from_samples(
+        tokens=[sample.tokens for sample in samples],
+        response_lengths=[sample.response_length for sample in samples],
+        loss_masks=[_loss_mask(sample) for sample in samples],
+        rewards=[sample.get_reward_value(args) for sample in samples],
+        rollout_index=[sample.index if sample.rollout_id is None else sample.rollout_id for sample in samples],  # type: ignore[misc]
+        sample_index=[sample.index for sample in samples],  # type: ignore[misc]
+        truncated=[sample.status == Sample.Status.TRUNCATED for sample in samples],
+        weight_version=[int(sample.weight_versions[-1]) if sample.weight_versions else 0 for sample in samples],
+        rollout_log_probs=[sample.rollout_log_probs for sample in samples] if with_log_probs else None,  # type: ignore[misc]
+    )
+
+
+def _require_trainable(sample: Sample) -> None:
+    name, length = f"sample {sample.index}", sample.response_length
+    if sample.status not in (Sample.Status.COMPLETED, Sample.Status.TRUNCATED):
+        raise UserError(f"{name} is {sample.status.value}: its generate function must complete it")
+    if not 0 < length < len(sample.tokens):
+        raise UserError(f"{name} has {len(sample.tokens)} tokens with a response of {length}: needs a prompt and a response")
+    for column in ("loss_mask", "rollout_log_probs"):
+        entries = getattr(sample, column)
+        if entries is not None and len(entries) != length:
+            raise UserError(f"{name} has {len(entries)} entries in {column} for a response of {length} tokens")
+
+
+def _loss_mask(sample: Sample) -> list[int]:
+    if sample.remove_sample:
+        return [0] * sample.response_length
+    return sample.loss_mask if sample.loss_mask is not None else [1] * sample.response_length
+
+
+def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
+    """Means over the batch's samples."""
+    return {
+        "rollout/reward": float(batch.reward.mean()),
+        "rollout/reward_std": float(batch.reward.std()),
+        "rollout/response_length": float(batch.response_lengths.mean()),
+        "rollout/prompt_length": float(batch.prompt_lengths.mean()),
+        "rollout/truncated": float(batch.truncated.mean()),
+        "rollout/num_samples": float(len(batch)),
+    }
+
+
+def log_prob_difference(batch: RolloutBatch) -> dict[str, float]:
+    """How far the engine's log-probs are from the actor's, over trainable tokens: a check of engine and weight update."""
+    if batch.rollout_log_probs is None or batch.log_probs is None:
+        return {}
+    difference = np.abs(batch.rollout_log_probs - batch.log_probs)[batch.loss_mask != 0]
+    return {"rollout/log_prob_abs_diff": float(difference.mean()) if len(difference) else float("nan")}
