@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -134,6 +136,10 @@ class RolloutBatch:
         column: Floats | None = getattr(self, name)
         assert column is not None, f"column {name} has not been computed yet"
         return column
+
+    def tensor(self, name: str) -> Tensor:
+        """A field as a tensor on the CPU: a copy, because a batch that came through Ray's store is read-only."""
+        return torch.from_numpy(np.array(getattr(self, name)))
 
 
 def _offsets(lengths: Sequence[int]) -> Ints:

@@ -8,10 +8,10 @@ from fsdp_backend.objective.explained_variance import explained_variance
 
 def critic_diagnostics(batch: RolloutBatch, before: Floats, after: Floats) -> dict[str, float]:
     """Explained variance with the values from before and from after a pass, and the moments of the new values and the returns."""
-    mask, returns = torch.from_numpy(batch.loss_mask), torch.from_numpy(batch.column("returns"))
+    mask, returns = batch.tensor("loss_mask"), batch.tensor("returns")
     report = {
-        "explained_variance_before": explained_variance(torch.from_numpy(before), returns, mask),
-        "explained_variance_after": explained_variance(torch.from_numpy(after), returns, mask),
+        "explained_variance_before": explained_variance(torch.from_numpy(before.copy()), returns, mask),
+        "explained_variance_after": explained_variance(torch.from_numpy(after.copy()), returns, mask),
     }
     for name, column in (("values", after), ("returns", batch.column("returns"))):
         kept = column[batch.loss_mask != 0]

@@ -1,7 +1,5 @@
 """From rewards, values and log-probs to the actor's advantages and the critic's returns. Pure; every process gets the same."""
 
-import torch
-
 from fsdp_backend.batch.columns import RolloutBatch
 from fsdp_backend.config import PPOConfig
 from fsdp_backend.objective.advantages import gae, length_adaptive_lambda, whiten
@@ -14,14 +12,11 @@ def with_targets(batch: RolloutBatch, ppo: PPOConfig) -> RolloutBatch:
 
     The advantages use lambd (or the length-adaptive one), the returns critic_lambd; both the same values and token rewards.
     """
-    mask = torch.from_numpy(batch.loss_mask.copy())
-    offsets = torch.from_numpy(batch.response_offsets.copy())
-    values = torch.from_numpy(batch.column("values").copy())
+    mask, offsets, values = batch.tensor("loss_mask"), batch.tensor("response_offsets"), batch.tensor("values")
     kl = None
     if ppo.kl_coef != 0:
-        log_probs, ref_log_probs = batch.column("log_probs").copy(), batch.column("ref_log_probs").copy()
-        kl = approx_kl(torch.from_numpy(log_probs), torch.from_numpy(ref_log_probs), ppo.kl_loss_type)
-    rewards = token_rewards(torch.from_numpy(batch.reward.copy()), kl, mask, offsets, ppo.kl_coef)
+        kl = approx_kl(batch.tensor("log_probs"), batch.tensor("ref_log_probs"), ppo.kl_loss_type)
+    rewards = token_rewards(batch.tensor("reward"), kl, mask, offsets, ppo.kl_coef)
 
     lambd = ppo.lambd if ppo.lambd_alpha is None else length_adaptive_lambda(mask, offsets, ppo.lambd_alpha)
     critic_lambd = ppo.lambd if ppo.critic_lambd is None else ppo.critic_lambd

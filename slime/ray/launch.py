@@ -18,7 +18,7 @@ _GPUS_PER_NODE = 8
 
 def launch(config: RunConfig) -> Cluster:
     """Bring up actor, critic and engines side by side. Whatever was started is ended again if one of them fails."""
-    ray.init(include_dashboard=False, log_to_driver=True, logging_level="warning", ignore_reinit_error=False)
+    ray.init(include_dashboard=False, logging_level="error", _node_ip_address="127.0.0.1")
     on_close: list[Any] = [ray.shutdown]
     try:
         return _launch(config, on_close)
@@ -39,6 +39,7 @@ def _launch(config: RunConfig, on_close: list[Any]) -> Cluster:
         critic = RayGroup("critic", train_config, sizes["critic"], timeout, places["critic"])
         on_close.append(critic.close)
     engines = [EngineActor.options(**place).remote() for place in places["rollout"]]
+    on_close.append(lambda: [ray.kill(engine) for engine in engines])
     arguments = (config.actor.hf_checkpoint, config.data.rollout_seed, config.actor.bf16, len(engines))
     serving = [engine.serve.remote(*arguments) for engine in engines]
     actor.wait_until_built()
@@ -50,7 +51,6 @@ def _launch(config: RunConfig, on_close: list[Any]) -> Cluster:
         router = Router(urls)
         on_close.append(router.close)
         cluster.router = (router.host, router.port)
-        cluster.keep_alive = engines
     return cluster
 
 

@@ -48,7 +48,7 @@ class RolloutManager:
         output = self.rollout_function(self.args, rollout_id, self.data_source, evaluation=False)
         groups = output.samples if isinstance(output, RolloutFnTrainOutput) else output
         batch = to_batch(self.args, [sample for group in groups for sample in group])
-        return batch, rollout_metrics(batch)
+        return batch, rollout_metrics(batch, rewarded=self.args.loss_type != "sft_loss")
 
     def evaluate(self, rollout_id: int) -> dict[str, float]:
         """Metrics of every evaluation data set."""

@@ -10,7 +10,7 @@ from typing import Any
 from slime.rollout.base_types import RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime.rollout.rm_hub.dispatch import async_rm
 from slime.utils.data import Dataset
-from slime.utils.http_utils import post
+from slime.utils.http_utils import post, shared_connections
 from slime.utils.misc import load_function
 from slime.utils.types import Sample
 
@@ -124,5 +124,9 @@ def generate_rollout(
     args: Any, rollout_id: int, data_source: Any, evaluation: bool = False
 ) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
     """slime's rollout function: groups of rewarded samples, or with `evaluation` the results of every evaluation data set."""
-    work = _eval_rollout(args, rollout_id) if evaluation else _train_rollout(args, data_source)
-    return asyncio.run(work)  # type: ignore[arg-type]
+
+    async def work() -> RolloutFnTrainOutput | RolloutFnEvalOutput:
+        async with shared_connections():
+            return await (_eval_rollout(args, rollout_id) if evaluation else _train_rollout(args, data_source))
+
+    return asyncio.run(work())

@@ -46,11 +46,10 @@ def _loss_mask(sample: Sample) -> list[int]:
     return sample.loss_mask if sample.loss_mask is not None else [1] * sample.response_length
 
 
-def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
-    """Means over the batch's samples."""
-    return {
-        "rollout/reward": float(batch.reward.mean()),
-        "rollout/reward_std": float(batch.reward.std()),
+def rollout_metrics(batch: RolloutBatch, rewarded: bool = True) -> dict[str, float]:
+    """Means over the batch's samples; supervised samples have no reward."""
+    reward = {"rollout/reward": float(batch.reward.mean()), "rollout/reward_std": float(batch.reward.std())}
+    return (reward if rewarded else {}) | {
         "rollout/response_length": float(batch.response_lengths.mean()),
         "rollout/prompt_length": float(batch.prompt_lengths.mean()),
         "rollout/truncated": float(batch.truncated.mean()),

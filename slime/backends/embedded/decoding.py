@@ -50,7 +50,7 @@ class BatchDecoder:
             input_ids=self.inputs,
             attention_mask=self.mask,
             position_ids=self.positions,
-            past_key_values=self.cache,
+            cache=self.cache,
             use_cache=True,
             logits_to_keep=1,
         )

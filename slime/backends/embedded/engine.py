@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import logging as transformers_logging
 
 from fsdp_backend import device
 from slime.backends.embedded.decoding import Generation
@@ -17,6 +18,7 @@ class EmbeddedEngine:
     """Generates for many requests at once; knows when a response ends. HTTP is server.py's."""
 
     def __init__(self, folder: str, seed: int, bf16: bool) -> None:
+        transformers_logging.disable_progress_bar()
         dtype = torch.bfloat16 if bf16 else torch.float32
         self.folder = folder
         self.tokenizer = AutoTokenizer.from_pretrained(folder)

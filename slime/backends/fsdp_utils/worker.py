@@ -21,6 +21,7 @@ class TrainWorker:
     def __init__(self, role: RoleName, config: TrainConfig, meeting: Rendezvous) -> None:
         device.share_cpu(meeting.world_size)
         mesh = join(meeting)
+        self.rank = meeting.rank
         self.source = Path((config.actor if role == "actor" else config.critic).hf_checkpoint)
         self.actor = Actor(config, mesh) if role == "actor" else None
         self.critic = Critic(config, mesh) if role == "critic" else None

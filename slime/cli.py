@@ -1,0 +1,82 @@
+"""The command `slime`. What is wrong with the input is one line on standard error and exit status 2."""
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from slime.arguments.errors import UserError
+
+USAGE = """usage: slime COMMAND …
+
+  train    train a language model by PPO with a critic: slime train --help
+  report   draw report.html of a run folder again: slime report RUN_DIR
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    commands: dict[str, Callable[[list[str]], None]] = {"train": train_command, "report": report_command}
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    try:
+        if words[0] not in commands:
+            raise UserError(f"unknown command {words[0]!r}; see slime --help")
+        commands[words[0]](words[1:])
+    except UserError as error:
+        print(f"slime: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def train_command(words: list[str]) -> None:
+    """Check everything that can be checked, then start processes and train."""
+    from slime.arguments.parse import parse_arguments
+
+    config = parse_arguments(words)
+    # Plug-ins are named as modules and found, as with `python -m`, from the folder the command runs in.
+    sys.path.insert(0, str(Path.cwd()))
+    # From here on torch is needed, which --help and flag errors do without.
+    from slime.observability.run_log import RunLog
+    from slime.rollout.manager import RolloutManager
+    from slime.train import train
+
+    rollouts = RolloutManager(config)
+    run_dir = Path(config.run.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}").resolve()
+    passes = config.ppo.critic_update_steps if config.ppo.uses_critic else 0
+    try:
+        log = RunLog(run_dir, config.flags(), config.run.num_rollout, passes)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--run-dir {error}") from error
+    if config.run.launcher == "local":
+        from slime.local.launch import launch
+    else:
+        from slime.ray.launch import launch
+    print(f"run folder: {run_dir}\nstarting processes and loading models …", flush=True)
+    cluster = launch(config)
+    try:
+        with log:
+            if cluster.router is not None:
+                rollouts.connect(*cluster.router)
+            train(config, rollouts, cluster, log)
+    finally:
+        cluster.close()
+    print(f"report: {log.report()}\ncheckpoint: {run_dir / 'checkpoints' / 'latest'}")
+
+
+def report_command(words: list[str]) -> None:
+    """Draw the report of a run folder."""
+    from slime.observability.report import write_report
+
+    if len(words) != 1:
+        raise UserError("usage: slime report RUN_DIR")
+    try:
+        print(write_report(Path(words[0])))
+    except (OSError, ValueError) as error:
+        raise UserError(str(error)) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

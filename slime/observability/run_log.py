@@ -1,0 +1,79 @@
+"""A run's folder and a run's display, behind one door: what the train loop reports goes here and nowhere else."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from slime.observability.progress import Progress
+from slime.observability.timers import PhaseTimer
+from slime.observability.writers import JsonlWriter, TensorBoardWriter
+
+METRICS_FILE = "metrics.jsonl"
+CONFIG_FILE = "config.yaml"
+
+
+class RunLog:
+    """Writes config.yaml, metrics.jsonl, TensorBoard events and report.html, and shows the live line."""
+
+    def __init__(self, run_dir: Path, flags: Mapping[str, Any], num_rollout: int, critic_passes: int) -> None:
+        """Makes the folder. Raises ValueError if it holds a run already: nothing is overwritten."""
+        if (run_dir / METRICS_FILE).exists() or (run_dir / CONFIG_FILE).exists():
+            raise ValueError(f"{run_dir} holds a run already: choose another folder, or move that one away")
+        run_dir.mkdir(parents=True, exist_ok=True)
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()}
+        (run_dir / CONFIG_FILE).write_text(yaml.safe_dump(plain, sort_keys=False))
+        self.run_dir = run_dir
+        self.progress = Progress(num_rollout, critic_passes)
+        self._num_rollout = num_rollout
+        self._timer = PhaseTimer()
+        self._writers = (JsonlWriter(run_dir / METRICS_FILE), TensorBoardWriter(run_dir / "tensorboard"))
+        self._written_at = 0.0
+
+    def __enter__(self) -> Self:
+        self._written_at = time.perf_counter()
+        self.progress.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.progress.__exit__(kind, error, traceback)
+        for writer in self._writers:
+            writer.close()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Show and time what is happening now."""
+        self.progress.phase(name)
+        with self._timer.phase(name):
+            yield
+
+    def take_times(self) -> dict[str, float]:
+        """Seconds of each phase since they were last taken, as metrics."""
+        return self._timer.take()
+
+    def write(self, rollout_id: int, metrics: Mapping[str, float], tokens: int) -> None:
+        """Record a rollout, with the time since the one before and the tokens per second that this makes."""
+        now = time.perf_counter()
+        seconds, self._written_at = now - self._written_at, now
+        whole = {**metrics, "time/rollout": seconds, "perf/tokens_per_second": tokens / seconds}
+        for writer in self._writers:
+            writer.write(rollout_id, whole)
+        self.progress.update(rollout_id, whole)
+
+    def write_final_evaluation(self, metrics: Mapping[str, float]) -> None:
+        """Record an evaluation made after the last rollout: it stands where the next rollout would."""
+        for writer in self._writers:
+            writer.write(self._num_rollout, metrics)
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items() if name.endswith("/reward"))
+        self.progress.print(f"after {self._num_rollout} rollouts: {shown}")
+
+    def report(self) -> Path:
+        """Draw report.html from what has been recorded so far."""
+        # Imported on use: matplotlib takes a second.
+        from slime.observability.report import write_report
+
+        return write_report(self.run_dir)
