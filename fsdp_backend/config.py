@@ -19,8 +19,8 @@ class RoleConfig:
     `--critic-x` for the critic; an unset `--critic-x` takes the actor's value."""
 
     hf_checkpoint: str
-    """Hugging Face checkpoint folder the model starts from. A critic that starts from a causal language model gets a fresh value
-    head; one that starts from an earlier critic or a reward model keeps its head."""
+    """Hugging Face checkpoint folder the model starts from. A critic that starts from a causal language model gets a fresh
+    value head; one that starts from an earlier critic or a reward model keeps its head."""
 
     lr: float = 1e-6
     """Peak learning rate."""

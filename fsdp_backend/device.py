@@ -1,4 +1,5 @@
-"""The only file that names a device or a collective backend. A machine without an accelerator takes the same path on its CPU."""
+"""The only file that names a device or a collective backend. A machine without an accelerator takes the same path on its
+CPU."""
 
 import os
 

@@ -1,8 +1,8 @@
 """Both roles in one process group, and one PPO iteration: the engine without Ray, for torchrun, tests and notebooks.
 
-    mesh = join(Rendezvous(rank, world_size, local_rank, address, port))
-    session = Session(config, mesh)
-    metrics = session.iterate(batch, rollout_id=0)
+mesh = join(Rendezvous(rank, world_size, local_rank, address, port))
+session = Session(config, mesh)
+metrics = session.iterate(batch, rollout_id=0)
 """
 
 from torch.distributed.device_mesh import DeviceMesh

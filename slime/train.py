@@ -25,8 +25,8 @@ class Unfinished:
 
 
 def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: RunLog) -> None:
-    """Run `num_rollout` rollouts. The critic's K passes run beside the actor's update, the weight update and the next generation;
-    the first thing to wait for them is the next rollout's values."""
+    """Run `num_rollout` rollouts. The critic's K passes run beside the actor's update, the weight update and the next
+    generation; the first thing to wait for them is the next rollout's values."""
     weights = WeightSync(cluster.actor, cluster.engine_urls, log.run_dir / "weight_transfer")
     unfinished: Unfinished | None = None
     for rollout_id in range(config.run.num_rollout):

@@ -13,9 +13,9 @@ from fsdp_backend.batch.plan import Step
 def token_weights(batch: RolloutBatch, step: Step, per_token: bool) -> Floats:
     """[R] weights w, such that the step's loss is sum(w * loss per token); 0 outside the step and at masked tokens.
 
-    By default a step's loss is the mean over its rollouts of each rollout's masked token mean: the samples of a rollout share its
-    denominator. `per_token`: the mean over the step's tokens. As in slime, a rollout without trainable tokens still counts in the
-    mean over rollouts, and per token a sample without any counts as one token.
+    By default a step's loss is the mean over its rollouts of each rollout's masked token mean: the samples of a rollout share
+    its denominator. `per_token`: the mean over the step's tokens. As in slime, a rollout without trainable tokens still counts
+    in the mean over rollouts, and per token a sample without any counts as one token.
     """
     samples = np.asarray(step.samples)
     trainable = batch.trainable_lengths[samples]
@@ -27,4 +27,5 @@ def token_weights(batch: RolloutBatch, step: Step, per_token: bool) -> Floats:
         sample_weight = 1.0 / (np.maximum(tokens_of_rollout, 1) * len(rollouts))[membership]
     weight_of = np.zeros(len(batch))
     weight_of[samples] = sample_weight
-    return (np.repeat(weight_of, batch.response_lengths) * (batch.loss_mask != 0)).astype(np.float32)
+    weights: Floats = (np.repeat(weight_of, batch.response_lengths) * (batch.loss_mask != 0)).astype(np.float32)
+    return weights

@@ -1,7 +1,7 @@
 """Packing the samples of a micro-batch into one row, without padding.
 
-Response token t of a sample is predicted at the position before it: with a prompt of p tokens, its log-prob and its value V(s_t)
-come from the hidden state of token p + t - 1.
+Response token t of a sample is predicted at the position before it: with a prompt of p tokens, its log-prob and its value
+V(s_t) come from the hidden state of token p + t - 1.
 """
 
 from dataclasses import dataclass

@@ -2,9 +2,10 @@
 
 Each role makes its own plan over the whole batch, so actor and critic may differ in world size, batch size and token budget.
 
-Invariants, which the tests assert: every sample stands in the pass exactly once; the samples of one rollout stand in one step; every
-rank has the same number of micro-batches in a step (FSDP's collectives must match); a micro-batch of more than one sample keeps
-to the token budget. A rank with too little to do gets empty micro-batches, so any number of samples runs on any number of ranks.
+Invariants, which the tests assert: every sample stands in the pass exactly once; the samples of one rollout stand in one step;
+every rank has the same number of micro-batches in a step (FSDP's collectives must match); a micro-batch of more than one
+sample keeps to the token budget. A rank with too little to do gets empty micro-batches, so any number of samples runs on any
+number of ranks.
 """
 
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ def plan_pass(batch: RolloutBatch, role: RoleConfig, world_size: int, order: np.
     sequence = range(len(members)) if order is None else order.permutation(len(members)).tolist()
     ordered = [members[i] for i in sequence]
     steps = [ordered[start : start + size] for start in range(0, len(ordered), size)]
-    return [plan_step(sum(step, []), batch, role, world_size) for step in steps]
+    return [plan_step([i for rollout in step for i in rollout], batch, role, world_size) for step in steps]
 
 
 def plan_step(samples: list[int], batch: RolloutBatch, role: RoleConfig, world_size: int) -> Step:

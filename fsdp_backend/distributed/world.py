@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from fsdp_backend import device
@@ -28,11 +29,11 @@ def join(meeting: Rendezvous) -> DeviceMesh:
         if meeting.address is None or meeting.port is None:
             if meeting.world_size != 1:
                 raise ValueError(f"{meeting.world_size} ranks need an address and a port to meet at")
-            store: dist.Store = dist.HashStore()
+            store: Store = HashStore()
         else:
             host = meeting.rank == 0
             wait = timedelta(minutes=meeting.timeout_minutes)
-            store = dist.TCPStore(meeting.address, meeting.port, meeting.world_size, is_master=host, timeout=wait)
+            store = TCPStore(meeting.address, meeting.port, meeting.world_size, is_master=host, timeout=wait)
         dist.init_process_group(
             device.collective_backend(),
             store=store,

@@ -37,13 +37,11 @@ def packed_attention(
         raise ValueError(f"{type(module).__name__} does not attend causally: not supported when packed")
     outputs = []
     grouped = query.shape[1] != key.shape[1]
-    parts = (x.split(sample_lengths, dim=2) for x in (query, key, value))
+    parts = (torch.split(x, list(sample_lengths), dim=2) for x in (query, key, value))
     for q, k, v in zip(*parts, strict=True):
         window = _window_mask(q.shape[2], sliding_window, q.device)
         outputs.append(
-            scaled_dot_product_attention(
-                q, k, v, attn_mask=window, is_causal=window is None, scale=scaling, enable_gqa=grouped
-            )
+            scaled_dot_product_attention(q, k, v, attn_mask=window, is_causal=window is None, scale=scaling, enable_gqa=grouped)
         )
     return torch.cat(outputs, dim=2).transpose(1, 2), None
 

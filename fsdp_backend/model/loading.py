@@ -1,7 +1,7 @@
 """From a Hugging Face folder to a sharded model.
 
-The model is built on the meta device, sharded, and each rank then reads its own slice of every parameter: no rank ever holds the
-whole model, tied embeddings included.
+The model is built on the meta device, sharded, and each rank then reads its own slice of every parameter: no rank ever holds
+the whole model, tied embeddings included.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,8 @@ M = TypeVar("M", PolicyModel, ValueModel)
 
 
 def load_policy(folder: str, role: RoleConfig, mesh: DeviceMesh) -> PolicyModel:
-    """A sharded policy with the weights of `folder`; raises ValueError for missing tensors, wrong shapes or unknown architectures."""
+    """A sharded policy with the weights of `folder`; raises ValueError for missing tensors, wrong shapes or unknown
+    architectures."""
     model = _materialise(lambda config: PolicyModel(_causal_lm(config)), folder, role, mesh)
     absent = _fill(model, CheckpointFiles(Path(folder)), mesh)
     if absent:
@@ -35,7 +36,8 @@ def load_policy(folder: str, role: RoleConfig, mesh: DeviceMesh) -> PolicyModel:
 
 
 def load_value(folder: str, role: RoleConfig, mesh: DeviceMesh) -> ValueModel:
-    """A sharded critic. Without a value head in `folder` the head is zero; a lone weight or bias, or a missing backbone, raises."""
+    """A sharded critic. Without a value head in `folder` the head is zero; a lone weight or bias, or a missing backbone,
+    raises."""
     model = _materialise(ValueModel.from_config, folder, role, mesh)
     files = CheckpointFiles(Path(folder))
     absent = _fill(model, files, mesh)
@@ -72,7 +74,9 @@ def _require_attention_only(config: Any) -> None:
     """Layers that carry state across positions by other means would leak between packed samples."""
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
-        raise ValueError(f"model type {config.model_type!r} has layers of kind {', '.join(sorted(kinds))}: not supported when packed")
+        raise ValueError(
+            f"model type {config.model_type!r} has layers of kind {', '.join(sorted(kinds))}: not supported when packed"
+        )
 
 
 def _fill(model: PolicyModel | ValueModel, files: CheckpointFiles, mesh: DeviceMesh) -> set[str]:
@@ -103,7 +107,9 @@ def _renew_buffers(model: nn.Module) -> None:
         if not module._non_persistent_buffers_set:
             continue
         if not hasattr(module, "inv_freq") or not hasattr(module, "config"):
-            raise ValueError(f"{type(module).__name__} has buffers that no checkpoint holds: this architecture is not supported")
-        fresh = type(module)(module.config)  # type: ignore[call-arg]
+            raise ValueError(
+                f"{type(module).__name__} has buffers that no checkpoint holds: this architecture is not supported"
+            )
+        fresh = type(module)(module.config)
         for name in module._non_persistent_buffers_set:
             getattr(module, name).copy_(getattr(fresh, name))

@@ -12,8 +12,8 @@ TOKENS_PER_CHUNK = 1024
 class LogProbHead(nn.Linear):
     """An `nn.Linear` from hidden states to vocabulary, so that FSDP's hooks fire, called with the tokens to look up.
 
-    It works through `TOKENS_PER_CHUNK` tokens at a time and recomputes each chunk's logits in the backward pass: one chunk's logits
-    are alive at a time.
+    It works through `TOKENS_PER_CHUNK` tokens at a time and recomputes each chunk's logits in the backward pass: one chunk's
+    logits are alive at a time.
     """
 
     @classmethod
@@ -29,8 +29,8 @@ class LogProbHead(nn.Linear):
     ) -> tuple[Tensor, Tensor]:
         """Args: hidden [T, H]; targets [T] int64. The logits are divided by `temperature`.
 
-        Returns: log-probs of the targets and entropy in nats, both [T] float32 (float64 for float64 input). The entropy carries a
-        gradient only with `entropy_grad`.
+        Returns: log-probs of the targets and entropy in nats, both [T] float32 (float64 for float64 input). The entropy
+        carries a gradient only with `entropy_grad`.
         """
         chunk = partial(_log_prob_and_entropy, temperature=temperature, entropy_grad=entropy_grad)
         pieces = [

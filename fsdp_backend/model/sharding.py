@@ -1,7 +1,8 @@
 """FSDP2 over a role's model: one group a transformer block, one the embedding, and the rest, [final norm, head], in the root.
 
-Master weights are float32. With bf16, blocks compute in bfloat16 and gradients are still reduced in float32. The root group is not
-resharded after forward, because backward needs it at once. A tied embedding is the head's weight too, so it stays in the root.
+Master weights are float32. With bf16, blocks compute in bfloat16 and gradients are still reduced in float32. The root group is
+not resharded after forward, because backward needs it at once. A tied embedding is the head's weight too, so it stays in the
+root.
 """
 
 import torch
@@ -20,7 +21,9 @@ def shard(model: PolicyModel | ValueModel, mesh: DeviceMesh, bf16: bool) -> None
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     if isinstance(model, ValueModel):
-        fully_shard(model.head, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32), reshard_after_forward=False)
+        fully_shard(
+            model.head, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32), reshard_after_forward=False
+        )
     if not (isinstance(model, PolicyModel) and model.tied):
         fully_shard(model.hf.get_input_embeddings(), mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -32,7 +35,9 @@ def transformer_blocks(hf: nn.Module) -> list[nn.Module]:
     names = set(getattr(hf, "_no_split_modules", None) or ())
     blocks = [module for module in hf.modules() if type(module).__name__ in names]
     if not blocks:
-        raise ValueError(f"{type(hf).__name__} does not say which modules its blocks are (_no_split_modules): nothing to shard by")
+        raise ValueError(
+            f"{type(hf).__name__} does not say which modules its blocks are (_no_split_modules): nothing to shard by"
+        )
     return blocks
 
 

@@ -24,7 +24,9 @@ class ValueModel(nn.Module):
     def from_config(cls, config: Any) -> "ValueModel":
         """Build the model; raises ValueError for an architecture without a token-classification class."""
         if type(config) not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING:
-            raise ValueError(f"model type {config.model_type!r} has no token-classification class in transformers to make a critic of")
+            raise ValueError(
+                f"model type {config.model_type!r} has no token-classification class in transformers to make a critic of"
+            )
         config.num_labels = 1
         # Heads disagree on the name of their dropout, and it is active in training unless it is 0.
         for name in ("classifier_dropout", "hidden_dropout"):

@@ -8,7 +8,8 @@ from torch import Tensor
 def explained_variance(values: Tensor, returns: Tensor, loss_mask: Tensor) -> float:
     """1 - Var(returns - values) / Var(returns) over the trainable tokens, in float64.
 
-    1 is a perfect critic (up to a constant), 0 one as good as any constant, negative one that is worse. NaN when the returns do not
+    1 is a perfect critic (up to a constant), 0 one as good as any constant, negative one that is worse. NaN when the returns
+    do not
     vary (up to rounding) or there are fewer than two trainable tokens, because nothing can be explained then.
     """
     kept = loss_mask.bool()

@@ -13,8 +13,8 @@ def approx_kl(
     """Schulman's estimators (http://joschu.net/blog/kl-approx.html), with d = log_probs - ref_log_probs:
     k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d, low_var_kl = k3 clamped to [-10, 10].
 
-    With `importance_log_ratio` (current minus old log-probs, clamped to [-20, 20]) the estimate is multiplied by its exp, before
-    low_var_kl's clamp; the gradient flows through the ratio too. Same shape and dtype in and out.
+    With `importance_log_ratio` (current minus old log-probs, clamped to [-20, 20]) the estimate is multiplied by its exp,
+    before low_var_kl's clamp; the gradient flows through the ratio too. Same shape and dtype in and out.
     """
     difference = log_probs - ref_log_probs
     if kl_loss_type == "k1":

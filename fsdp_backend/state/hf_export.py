@@ -22,7 +22,8 @@ _TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.t
 def export_hf(model: PolicyModel | ValueModel, folder: Path, source: Path) -> None:
     """Write `model` to `folder`, replacing it: a reader finds the whole checkpoint or none. Collective; rank 0 writes.
 
-    Weights are the float32 masters, so the loaded model computes what the trainer did. Tokenizer files are copied from `source`.
+    Weights are the float32 masters, so the loaded model computes what the trainer did. Tokenizer files are copied from
+    `source`.
     """
     writing = dist.get_rank() == 0
     partial = folder.with_name(folder.name + ".partial")

@@ -11,8 +11,8 @@ from fsdp_backend.config import RoleConfig
 def learning_rate(config: RoleConfig, rollout: int, num_rollout: int) -> float:
     """Rate of the updates of rollout `rollout` (0 is the role's first), in the formulas of Megatron's OptimizerParamScheduler.
 
-    Warmup is linear from lr_warmup_init, which is the first rate. `lr_decay_iters` (default `num_rollout`) ends the decay; after it
-    the rate is min_lr, except for the constant style.
+    Warmup is linear from lr_warmup_init, which is the first rate. `lr_decay_iters` (default `num_rollout`) ends the decay;
+    after it the rate is min_lr, except for the constant style.
     """
     warmup, horizon = config.lr_warmup_iters, num_rollout if config.lr_decay_iters is None else config.lr_decay_iters
     if warmup > 0 and rollout <= warmup:

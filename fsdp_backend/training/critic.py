@@ -29,8 +29,8 @@ class Critic:
     def update(self, batch: RolloutBatch, rollout_id: int) -> dict[str, float]:
         """K passes over the batch, which needs `values` and `returns`; both stay as they are for all K passes.
 
-        Each pass visits every sample once, in an order seeded by (seed, rollout, pass). The clock moves once a rollout, whatever K.
-        The explained variance after a pass costs one forward over the batch.
+        Each pass visits every sample once, in an order seeded by (seed, rollout, pass). The clock moves once a rollout,
+        whatever K. The explained variance after a pass costs one forward over the batch.
         """
         rate = self.learner.advance_clock()
         metrics: dict[str, float] = {"critic-lr": rate, "critic-num_steps": 0, "critic-skipped_steps": 0}

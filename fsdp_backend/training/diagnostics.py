@@ -7,7 +7,8 @@ from fsdp_backend.objective.explained_variance import explained_variance
 
 
 def critic_diagnostics(batch: RolloutBatch, before: Floats, after: Floats) -> dict[str, float]:
-    """Explained variance with the values from before and from after a pass, and the moments of the new values and the returns."""
+    """Explained variance with the values from before and from after a pass, and the moments of the new values and the
+    returns."""
     mask, returns = batch.tensor("loss_mask"), batch.tensor("returns")
     report = {
         "explained_variance_before": explained_variance(torch.from_numpy(before.copy()), returns, mask),

@@ -1,4 +1,5 @@
-"""The step loop, one for both roles. A role brings its model and its loss; forward, backward and the optimizer step are here."""
+"""The step loop, one for both roles. A role brings its model and its loss; forward, backward and the optimizer step are
+here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +16,15 @@ from fsdp_backend.batch.packing import Pack, pack
 from fsdp_backend.batch.plan import Step, plan_pass, plan_step
 from fsdp_backend.config import RoleConfig
 from fsdp_backend.distributed.collectives import all_sum, all_sum_metrics
-from fsdp_backend.model.sharding import reshard
 from fsdp_backend.model.policy import PolicyModel
+from fsdp_backend.model.sharding import reshard
 from fsdp_backend.model.value import ValueModel
 from fsdp_backend.training.clock import learning_rate
 from fsdp_backend.training.optimizer import build_optimizer, clip_and_step
 
 Loss = Callable[[Pack, RolloutBatch], tuple[Tensor, dict[str, Tensor]]]
-"""(pack, batch) -> loss per response token [R], and metrics per response token [R]; the learner weighs, sums and reduces both."""
+"""(pack, batch) -> loss per response token [R], and metrics per response token [R]; the learner weighs, sums and reduces
+both."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ class Learner:
         reshard(model)
         return all_sum(column, self.mesh).cpu().numpy()
 
-    def run_pass(self, batch: RolloutBatch, loss: Loss, per_token: bool, order: np.random.Generator | None = None) -> PassReport:
+    def run_pass(
+        self, batch: RolloutBatch, loss: Loss, per_token: bool, order: np.random.Generator | None = None
+    ) -> PassReport:
         """One pass over the batch: an optimizer step for each `global_batch_size` rollouts."""
         steps = plan_pass(batch, self.role, self.mesh.size(), order)
         norms: list[float] = []
@@ -91,7 +95,7 @@ class Learner:
             weight = packed.column(weights)
             per_token_loss, metrics = loss(packed, batch)
             # FSDP averages gradients over ranks; the weights are those of the whole step, so undo the average.
-            ((per_token_loss * weight).sum() * self.mesh.size()).backward()
+            ((per_token_loss * weight).sum() * self.mesh.size()).backward()  # type: ignore[no-untyped-call]
             for name, value in metrics.items():
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + (value.detach() * weight).sum()
         norm, taken = clip_and_step(self.optimizer, self.model.parameters(), self.role.clip_grad)

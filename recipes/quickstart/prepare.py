@@ -1,6 +1,6 @@
 """Makes what the quickstart trains on: prompts from reasoning-gym, and a small Qwen3 that knows nothing yet.
 
-    python -m recipes.quickstart.prepare FOLDER [--seed N]
+python -m recipes.quickstart.prepare FOLDER [--seed N]
 """
 
 import argparse
@@ -15,7 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from recipes.quickstart.tokenizer import build_tokenizer
 
 TASK = "spell_backward"
-WORD_LENGTHS = {"min_word_len": 3, "max_word_len": 7}
+WORD_LENGTHS = {"min_word_len": 3, "max_word_len": 6}
 SIZES = {"sft": 1024, "train": 2048, "heldout": 128}
 
 

@@ -1,7 +1,7 @@
 """slime's flags, a dataclass for each group. The groups of training itself are the engine's own (fsdp_backend/config.py).
 
-A field is a flag (`rollout_batch_size` is `--rollout-batch-size`), its docstring the flag's help, its default the only place where
-that default stands. Nothing here imports torch or ray: `--help` answers at once.
+A field is a flag (`rollout_batch_size` is `--rollout-batch-size`), its docstring the flag's help, its default the only place
+where that default stands. Nothing here imports torch or ray: `--help` answers at once.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ class RunArgs:
     train_backend: Literal["fsdp"] = "fsdp"
     """Training backend: PyTorch FSDP2."""
     launcher: Literal["ray", "local"] = "ray"
-    """ray starts a process for every rank and engine. local runs everything in this process, one rank a role: for a debugger."""
+    """ray starts a process for every rank and engine. local runs everything in this process, one rank a role: for a
+    debugger."""
     run_dir: str | None = None
     """Folder for the resolved config, metrics, report and checkpoints; must not hold a run yet. None: runs/<date and time>."""
     save_interval: int | None = None
@@ -56,7 +57,8 @@ class DataArgs:
     """Prompts to train on: a .jsonl or .parquet file, or the name of a data set for the `datasets` library. `path@[a:b]` takes
     rows a to b."""
     input_key: str = "input"
-    """Column with the prompt: a string, or a list of {role, content} messages. For sft_loss, messages that end with the answer."""
+    """Column with the prompt: a string, or a list of {role, content} messages. For sft_loss, messages that end with the
+    answer."""
     label_key: str | None = None
     """Column with the right answer, handed to the reward function. None: no label."""
     metadata_key: str = "metadata"

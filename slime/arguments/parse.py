@@ -1,4 +1,5 @@
-"""From argv and YAML to a RunConfig. tyro parses; here is what it does not do: the YAML file, and the nearest name of an unknown flag."""
+"""From argv and YAML to a RunConfig. tyro parses; here is what it does not do: the YAML file, and the nearest name of an
+unknown flag."""
 
 import contextlib
 import dataclasses
@@ -84,9 +85,7 @@ def _tyro(tokens: list[str]) -> CommandLine:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(
-                tyro.conf.OmitArgPrefixes[CommandLine], prog="slime train", description=DESCRIPTION, args=tokens
-            )
+            return tyro.cli(tyro.conf.OmitArgPrefixes[CommandLine], prog="slime train", description=DESCRIPTION, args=tokens)
     except SystemExit as exit_:
         if not exit_.code:
             raise
@@ -168,7 +167,8 @@ def _require_known(token: str) -> None:
 
 
 def _spell_out_critic_switches(argv: list[str]) -> list[str]:
-    """`--critic-bf16` and `--no-critic-bf16` as `--critic-bf16 True` and `False`: unset means the actor's, so they take a value."""
+    """`--critic-bf16` and `--no-critic-bf16` as `--critic-bf16 True` and `False`: unset means the actor's, so they take a
+    value."""
     tokens: list[str] = []
     for i, token in enumerate(argv):
         bare = token.startswith("--") and "=" not in token and _flag_name(token) in CRITIC_SWITCHES
@@ -185,7 +185,9 @@ def _spell_out_critic_switches(argv: list[str]) -> list[str]:
 def _as_flags(message: str) -> str:
     """Write the field names in an engine's error as the flags that a person typed."""
     known = known_flags()
-    return re.sub(r"(?<![-\w])[a-z][a-z0-9]*(?:_[a-z0-9]+)*\b", lambda m: _flag(m[0]) if _is_flag_word(m[0], known) else m[0], message)
+    return re.sub(
+        r"(?<![-\w])[a-z][a-z0-9]*(?:_[a-z0-9]+)*\b", lambda m: _flag(m[0]) if _is_flag_word(m[0], known) else m[0], message
+    )
 
 
 def _is_flag_word(word: str, known: dict[str, Any]) -> bool:

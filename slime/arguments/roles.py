@@ -1,10 +1,10 @@
-"""One definition of a role's flags, two prefixes: `--lr` is the actor's, `--critic-lr` the critic's, unset means the actor's value."""
+"""One definition of a role's flags, two prefixes: `--lr` is the actor's, `--critic-lr` the critic's, unset means the actor's
+value."""
 
 import ast
 import dataclasses
 import inspect
 import textwrap
-
 from typing import Annotated, Any, get_type_hints
 
 import tyro
@@ -30,7 +30,7 @@ def _critic_overrides() -> type:
     fields = []
     for field in dataclasses.fields(RoleConfig):
         help_text = f"The critic's --{field.name.replace('_', '-')}: {docs[field.name]} None: the actor's value."
-        kind = Annotated[types[field.name] | None, tyro.conf.arg(help=help_text)]
+        kind: Any = Annotated[types[field.name] | None, tyro.conf.arg(help=help_text)]
         fields.append((f"critic_{field.name}", kind, dataclasses.field(default=None)))
     overrides = dataclasses.make_dataclass("CriticOverrides", fields, frozen=True)
     overrides.__doc__ = "The critic's own training settings. Each one that is not set takes the actor's value."

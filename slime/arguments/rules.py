@@ -114,7 +114,7 @@ def _check_safetensors(flag: str, file: Path) -> None:
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         try:
-            header = json.loads(stream.read(length)) if length < size else None
+            header = json.loads(stream.read(length) if length < size else b"")
             end = 8 + length + max((t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"), default=0)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise UserError(f"{flag} {file} is not a safetensors file") from None

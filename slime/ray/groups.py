@@ -15,8 +15,7 @@ from slime.backends.fsdp_utils.group import TrainGroup
 from slime.backends.fsdp_utils.worker import RoleName
 
 
-@ray.remote
-class RankActor:
+class RankProcess:
     """A process for one rank. Torch is imported when the worker is built, so that all ranks import at once."""
 
     def address(self) -> tuple[str, int]:
@@ -38,8 +37,7 @@ class RankActor:
         return answer if self.worker.rank == 0 else None
 
 
-@ray.remote
-class EngineActor:
+class EngineProcess:
     """A process for one embedded rollout engine."""
 
     def serve(self, folder: str, seed: int, bf16: bool, engines: int) -> str:
@@ -71,7 +69,7 @@ class RayGroup(TrainGroup):
         self, role: RoleName, config: TrainConfig, world_size: int, timeout_minutes: float, placement: list[dict[str, Any]]
     ) -> None:
         """Starts the processes and begins to load; `wait_until_built` waits for it."""
-        self.ranks = [RankActor.options(**placement[rank]).remote() for rank in range(world_size)]
+        self.ranks = [ray.remote(RankProcess).options(**placement[rank]).remote() for rank in range(world_size)]
         address, port = ray.get(self.ranks[0].address.remote())
         meetings = [Rendezvous(rank, world_size, 0, address, port, timeout_minutes) for rank in range(world_size)]
         self.built = [rank.build.remote(role, config, meeting) for rank, meeting in zip(self.ranks, meetings, strict=True)]
@@ -92,7 +90,8 @@ class RayGroup(TrainGroup):
 
 
 def get_all(references: list[Any]) -> list[Any]:
-    """Wait for all of them; the first failure raises at once. A ValueError while a process works is about the input: one line."""
+    """Wait for all of them; the first failure raises at once. A ValueError while a process works is about the input: one
+    line."""
     pending = list(references)
     try:
         while pending:

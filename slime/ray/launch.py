@@ -10,7 +10,7 @@ from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
 from slime.backends.cluster import Cluster
 from slime.backends.embedded.router import Router
-from slime.ray.groups import EngineActor, RayGroup, get_all, on_bundle
+from slime.ray.groups import EngineProcess, RayGroup, get_all, on_bundle
 
 # slime's default, where there are GPUs.
 _GPUS_PER_NODE = 8
@@ -38,7 +38,7 @@ def _launch(config: RunConfig, on_close: list[Any]) -> Cluster:
     if config.ppo.uses_critic:
         critic = RayGroup("critic", train_config, sizes["critic"], timeout, places["critic"])
         on_close.append(critic.close)
-    engines = [EngineActor.options(**place).remote() for place in places["rollout"]]
+    engines = [ray.remote(EngineProcess).options(**place).remote() for place in places["rollout"]]
     on_close.append(lambda: [ray.kill(engine) for engine in engines])
     arguments = (config.actor.hf_checkpoint, config.data.rollout_seed, config.actor.bf16, len(engines))
     serving = [engine.serve.remote(*arguments) for engine in engines]

@@ -25,7 +25,9 @@ class RolloutManager:
         try:
             self.args.tokenizer = AutoTokenizer.from_pretrained(folder)
         except (OSError, ValueError) as error:
-            raise UserError(f"--hf-checkpoint {folder} has no usable tokenizer: {' '.join(str(error).split())[:200]}") from error
+            raise UserError(
+                f"--hf-checkpoint {folder} has no usable tokenizer: {' '.join(str(error).split())[:200]}"
+            ) from error
         default = "sft_rollout" if config.ppo.loss_type == "sft_loss" else "sglang_rollout"
         path = config.rollout.rollout_function_path or f"slime.rollout.{default}.generate_rollout"
         self.rollout_function = _load("--rollout-function-path", path)
@@ -82,7 +84,9 @@ def _prompt_limit(config: RunConfig) -> int | None:
         return context
     response = max(config.rollout.rollout_max_response_len, config.eval.eval_max_response_len or 0)
     if response >= context:
-        raise UserError(f"a response of {response} tokens (--rollout-max-response-len) leaves no room in a context of {context}")
+        raise UserError(
+            f"a response of {response} tokens (--rollout-max-response-len) leaves no room in a context of {context}"
+        )
     return int(context) - response
 
 

@@ -106,7 +106,7 @@ async def _eval_dataset(args: Any, rollout_id: int, number: int, dataset: Datase
     async def run(sample: Sample) -> Sample:
         return await generate_and_rm(state, sample, _seeded(params, args.rollout_seed, 1 + number, sample.index or 0))
 
-    samples = []
+    samples: list[Sample] = []
     for prompt in dataset.samples:
         for _ in range(args.n_samples_per_eval_prompt):
             sample = copy.deepcopy(prompt)

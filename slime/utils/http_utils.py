@@ -31,8 +31,8 @@ def _new_session() -> aiohttp.ClientSession:
 async def post(url: str, payload: dict[str, Any], max_retries: int = 60, action: str = "post") -> Any:
     """Send JSON and return the JSON answered.
 
-    A server that can't be reached, or answers 5xx, is tried again every second, `max_retries` times in all; then the last error is
-    raised. A 4xx answer is our own mistake and is raised at once, with what the server said.
+    A server that can't be reached, or answers 5xx, is tried again every second, `max_retries` times in all; then the last
+    error is raised. A 4xx answer is our own mistake and is raised at once, with what the server said.
     """
     session = _session.get()
     if session is None:

@@ -55,4 +55,4 @@ class Sample:
         """The number to train on: `reward`, or its entry --reward-key."""
         if args.reward_key is None:
             return self.reward  # type: ignore[return-value]
-        return self.reward[args.reward_key]  # type: ignore[index, call-overload, no-any-return]
+        return self.reward[args.reward_key]  # type: ignore[index, no-any-return]

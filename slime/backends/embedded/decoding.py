@@ -83,4 +83,4 @@ def _uniforms(params: SamplingParams, draw_seed: Callable[[], int]) -> list[floa
     """A number in [0, 1) for each token that may come. They depend on the request's own seed alone, not on its batch."""
     seed = draw_seed() if params.sampling_seed is None else params.sampling_seed
     generator = torch.Generator().manual_seed(seed)
-    return torch.rand(params.max_new_tokens, generator=generator, dtype=torch.float64).tolist()  # type: ignore[no-any-return]
+    return torch.rand(params.max_new_tokens, generator=generator, dtype=torch.float64).tolist()

@@ -78,8 +78,8 @@ class BatchSampler:
     def draw(self, logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """Pick a token a row by inverting its distribution's cumulative sum at `uniform` [B] in [0, 1).
 
-        Args: logits [B, V]. Returns: tokens [B], and their log-probs [B] under the tempered distribution (before top-p and top-k,
-        as in SGLang).
+        Args: logits [B, V]. Returns: tokens [B], and their log-probs [B] under the tempered distribution (before top-p and
+        top-k, as in SGLang).
         """
         log_probs = torch.log_softmax(logits.float() / self.temperature, dim=-1)
         kept = self._truncate(log_probs.double().exp())

@@ -1,7 +1,7 @@
 """Turns requests that arrive at any time into batches, in a thread of its own.
 
-It waits until no request has arrived for a moment, decodes all that wait as one batch, and starts over. Between any two tokens it
-can be paused, aborted, or given new weights.
+It waits until no request has arrived for a moment, decodes all that wait as one batch, and starts over. Between any two tokens
+it can be paused, aborted, or given new weights.
 """
 
 import random
