@@ -1,6 +1,7 @@
 """Real processes with gloo for tests: `run_world(2, function, …)` calls function(mesh, …) on two ranks and returns both answers."""
 
 import multiprocessing
+import pickle
 import socket
 import traceback
 from collections.abc import Callable
@@ -35,7 +36,7 @@ def run_world(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
         answers = []
         for rank, (reader, _) in enumerate(pipes):
             assert reader.poll(TIMEOUT_SECONDS), f"rank {rank} of {size} did not answer within {TIMEOUT_SECONDS} s"
-            ok, answer = reader.recv()
+            ok, answer = pickle.loads(reader.recv_bytes())
             assert ok, f"rank {rank} of {size}:\n{answer}"
             answers.append(answer)
         return answers
@@ -53,7 +54,8 @@ def _rank(rank: int, size: int, port: int, answer: Connection, function: Callabl
     torch.set_num_threads(1)
     try:
         mesh = join(Rendezvous(rank, size, rank, "127.0.0.1", port))
-        answer.send((True, function(mesh, *args)))
+        # Plain pickle: multiprocessing would send tensors as handles that die with this process.
+        answer.send_bytes(pickle.dumps((True, function(mesh, *args))))
         leave()
     except BaseException:
-        answer.send((False, traceback.format_exc()))
+        answer.send_bytes(pickle.dumps((False, traceback.format_exc())))

@@ -92,7 +92,8 @@ def _tyro(tokens: list[str]) -> CommandLine:
         text = [line.strip("│╭╰╮╯ ") for line in printed.getvalue().splitlines()[1:]]
         message = " ".join(itertools.takewhile(lambda line: not line.startswith("─"), text))
         sections = "|".join(field.name for field in dataclasses.fields(CommandLine))
-        raise UserError(_as_flags(re.sub(rf"^Error parsing (?:(?:{sections}): )?", "", message))) from None
+        message = re.sub(rf"^Error parsing (?:(?:{sections}): )?", "", message).partition(" Got errors:")[0].strip()
+        raise UserError(_as_flags(message)) from None
 
 
 def _require_all(tokens: list[str]) -> None:
@@ -131,7 +132,7 @@ def _from_yaml(file: Path | None, overridden: set[str]) -> list[str]:
         return []
     try:
         content = yaml.safe_load(file.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"--config {file}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UserError(f"--config {file}: expected a mapping of flags to values")
@@ -139,6 +140,8 @@ def _from_yaml(file: Path | None, overridden: set[str]) -> list[str]:
     for key, value in content.items():
         name = str(key).replace("-", "_")
         flag = f"--{name.replace('_', '-')}"
+        if name in ("config", "help"):
+            raise UserError(f"--config {file}: {name} stands on the command line, not in the file")
         if name in overridden or value is None:
             _require_known(flag)
         elif isinstance(value, bool):

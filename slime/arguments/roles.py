@@ -4,6 +4,7 @@ value."""
 import ast
 import dataclasses
 import inspect
+import re
 import textwrap
 from typing import Annotated, Any, get_type_hints
 
@@ -48,4 +49,5 @@ def critic_role(actor: RoleConfig, overrides: Any) -> RoleConfig:
     try:
         return dataclasses.replace(actor, **{name: value for name, value in own.items() if value is not None})
     except ValueError as error:
-        raise ValueError(f"critic_{error}") from error
+        names = "|".join(f.name for f in dataclasses.fields(RoleConfig))
+        raise ValueError(re.sub(rf"\b(?:{names})\b", r"critic_\g<0>", str(error))) from error

@@ -1,6 +1,7 @@
 """What must hold between flags, one small function a rule. Files are looked at here too, so that no process starts in vain."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def _positive_counts(config: RunConfig) -> None:
         "rollout_batch_size",
         "n_samples_per_prompt",
         "rollout_max_response_len",
+        "rollout_max_prompt_len",
+        "eval_max_response_len",
         "n_samples_per_eval_prompt",
         "actor_num_nodes",
         "actor_num_gpus_per_node",
@@ -36,11 +39,18 @@ def _positive_counts(config: RunConfig) -> None:
 
 
 def _temperature(config: RunConfig) -> None:
-    if config.rollout.rollout_temperature <= 0:
+    if not 0 < config.rollout.rollout_temperature < math.inf:
         raise UserError(
             f"--rollout-temperature must be greater than 0, got {config.rollout.rollout_temperature}: "
             "PPO needs sampled responses (greedy is --eval-temperature 0)"
         )
+    if config.eval.eval_temperature is not None and not 0 <= config.eval.eval_temperature < math.inf:
+        raise UserError(f"--eval-temperature must be at least 0, got {config.eval.eval_temperature}")
+
+
+def _stop_strings(config: RunConfig) -> None:
+    if "" in (config.rollout.rollout_stop or ()):
+        raise UserError("--rollout-stop must not be empty: it would end every response at once")
 
 
 def _batch_sizes_divide(config: RunConfig) -> None:
@@ -65,12 +75,16 @@ def _one_reward(config: RunConfig) -> None:
 def _math_needs_label(config: RunConfig) -> None:
     if config.reward.rm_type == "math" and config.data.label_key is None:
         raise UserError("--rm-type math needs --label-key: the column with the right answer")
+    if config.reward.rm_type == "math" and config.reward.reward_key is not None:
+        raise UserError("--reward-key has no meaning with --rm-type math, whose reward is a number")
 
 
 def _evaluation_has_data(config: RunConfig) -> None:
     pairs = config.eval.eval_prompt_data or ()
     if len(pairs) % 2:
         raise UserError(f"--eval-prompt-data takes pairs of a name and a file, got {len(pairs)} words")
+    if len(set(pairs[::2])) < len(pairs) // 2:
+        raise UserError(f"--eval-prompt-data has a name twice: {' '.join(pairs[::2])}")
     if (config.eval.eval_interval is None) != (not pairs):
         raise UserError("--eval-interval and --eval-prompt-data need each other")
     if config.ppo.loss_type == "sft_loss" and pairs:
@@ -100,8 +114,8 @@ def check_checkpoint(flag: str, folder: Path) -> None:
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     try:
         files = {single} if not index.is_file() else {folder / f for f in json.loads(index.read_text())["weight_map"].values()}
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{flag} {index} is not readable: {error}") from error
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        raise UserError(f"{flag} {index} is not readable: {error!r}") from error
     for file in sorted(files):
         _check_safetensors(flag, file)
 
@@ -116,7 +130,7 @@ def _check_safetensors(flag: str, file: Path) -> None:
         try:
             header = json.loads(stream.read(length) if length < size else b"")
             end = 8 + length + max((t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"), default=0)
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             raise UserError(f"{flag} {file} is not a safetensors file") from None
     if end != size:
         raise UserError(f"{flag} {file} is torn: {size} bytes where its header says {end}")
@@ -125,6 +139,7 @@ def _check_safetensors(flag: str, file: Path) -> None:
 RULES: tuple[Callable[[RunConfig], None], ...] = (
     _positive_counts,
     _temperature,
+    _stop_strings,
     _batch_sizes_divide,
     _one_reward,
     _math_needs_label,

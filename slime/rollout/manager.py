@@ -77,15 +77,17 @@ def _load(flag: str, path: str) -> Any:
 
 def _prompt_limit(config: RunConfig) -> int | None:
     """--rollout-max-prompt-len, or what the model's context leaves beside the longest response."""
-    if config.rollout.rollout_max_prompt_len is not None:
-        return config.rollout.rollout_max_prompt_len
     context = getattr(AutoConfig.from_pretrained(config.actor.hf_checkpoint), "max_position_embeddings", None)
-    if context is None or config.ppo.loss_type == "sft_loss":
-        return context
+    given = config.rollout.rollout_max_prompt_len
+    if context is None or given is not None:
+        return given if context is None else min(given, context - 1)
+    if config.ppo.loss_type == "sft_loss":
+        return int(context)
     response = max(config.rollout.rollout_max_response_len, config.eval.eval_max_response_len or 0)
     if response >= context:
         raise UserError(
-            f"a response of {response} tokens (--rollout-max-response-len) leaves no room in a context of {context}"
+            f"a response of {response} tokens (--rollout-max-response-len, --eval-max-response-len) leaves no room in a "
+            f"context of {context}"
         )
     return int(context) - response
 

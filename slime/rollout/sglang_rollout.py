@@ -7,6 +7,7 @@ import asyncio
 import copy
 from typing import Any
 
+from slime.arguments.errors import UserError
 from slime.rollout.base_types import RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime.rollout.rm_hub.dispatch import async_rm
 from slime.utils.data import Dataset
@@ -54,9 +55,13 @@ async def generate_and_rm(state: GenerateState, sample: Sample, sampling_params:
     args = state.args
     function = load_function(args.custom_generate_function_path) if args.custom_generate_function_path else generate
     async with state.semaphore:
-        sample = await function(args, sample, sampling_params)
-    sample.reward = await async_rm(args, sample)
-    return sample
+        done = await function(args, sample, sampling_params)
+    if not isinstance(done, Sample):
+        raise UserError(f"--custom-generate-function-path returned {done!r} for sample {sample.index}, which is no Sample")
+    # An environment may have given the reward already.
+    if done.reward is None:
+        done.reward = await async_rm(args, done)
+    return done
 
 
 def _seeded(sampling_params: dict[str, Any], *key: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """From rewarded samples to the RolloutBatch that training takes, and the rollout's own metrics."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,10 @@ from slime.utils.types import Sample
 
 def to_batch(args: Any, samples: Sequence[Sample]) -> RolloutBatch:
     """Raises UserError, naming the sample, where a sample is not fit to train on."""
+    if not samples:
+        raise UserError("the rollout has no samples")
     for sample in samples:
-        _require_trainable(sample)
+        _require_trainable(args, sample)
     with_log_probs = all(sample.rollout_log_probs is not None for sample in samples)
     return RolloutBatch.from_samples(
         tokens=[sample.tokens for sample in samples],
@@ -28,8 +31,10 @@ def to_batch(args: Any, samples: Sequence[Sample]) -> RolloutBatch:
     )
 
 
-def _require_trainable(sample: Sample) -> None:
+def _require_trainable(args: Any, sample: Sample) -> None:
     name, length = f"sample {sample.index}", sample.response_length
+    if sample.index is None:
+        raise UserError(f"a sample has no index, which the data source gave it (prompt {str(sample.prompt)[-80:]!r})")
     if sample.status not in (Sample.Status.COMPLETED, Sample.Status.TRUNCATED):
         raise UserError(f"{name} is {sample.status.value}: its generate function must complete it")
     if not 0 < length < len(sample.tokens):
@@ -38,6 +43,12 @@ def _require_trainable(sample: Sample) -> None:
         entries = getattr(sample, column)
         if entries is not None and len(entries) != length:
             raise UserError(f"{name} has {len(entries)} entries in {column} for a response of {length} tokens")
+    try:
+        finite = math.isfinite(sample.get_reward_value(args))
+    except (KeyError, TypeError):
+        finite = False
+    if not finite:
+        raise UserError(f"{name} has the reward {sample.reward!r}: needs a finite number, or a dict with --reward-key")
 
 
 def _loss_mask(sample: Sample) -> list[int]:

@@ -38,7 +38,8 @@ def _split_slice(path: str) -> tuple[str, slice]:
 
 def _read_jsonl(path: str) -> list[dict[str, Any]]:
     table = []
-    with open(path, encoding="utf-8") as lines:
+    # As bytes, so that a line that is no text is one of the lines that are no JSON.
+    with open(path, "rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -58,7 +59,7 @@ def _read_parquet(path: str) -> list[dict[str, Any]]:
 
     try:
         return pyarrow.parquet.read_table(path).to_pylist()  # type: ignore[no-any-return]
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: not a parquet file: {error}") from error
 
 
@@ -67,8 +68,9 @@ def _read_named(name: str) -> list[dict[str, Any]]:
 
     try:
         return datasets.load_dataset(name, split="train").to_list()  # type: ignore[no-any-return]
-    except Exception as error:  # the library raises a dozen kinds
-        raise ValueError(f"{name} is neither a .jsonl nor a .parquet file, and `datasets` can't load it: {error}") from error
+    except Exception as error:  # the library raises a dozen kinds, some of them of several lines
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{name} is neither a .jsonl nor a .parquet file, and `datasets` can't load it: {reason}") from error
 
 
 class Dataset:
@@ -86,18 +88,22 @@ class Dataset:
         apply_chat_template: bool = False,
         seed: int = 42,
     ) -> None:
-        """Raises ValueError for a missing column, an empty data set, or a prompt of more than `max_length` tokens."""
+        """Raises ValueError for a missing column, an empty data set, and a prompt that is empty or longer than `max_length`
+        tokens."""
         self.origin_samples: list[Sample] = []
         self.seed = seed
         for number, row in enumerate(read_file(path)):
             for key in filter(None, (prompt_key, label_key)):
                 if key not in row:
                     raise ValueError(f"{path}, row {number}: no column {key!r}; it has {', '.join(map(repr, row))}")
-            prompt = _as_text(row[prompt_key], tokenizer) if apply_chat_template else row[prompt_key]
-            if max_length is not None and isinstance(prompt, str):
-                length = len(tokenizer.encode(prompt, add_special_tokens=False))
-                if length > max_length:
-                    raise ValueError(f"{path}, row {number}: the prompt has {length} tokens, {max_length} are allowed")
+            where = f"{path}, row {number}"
+            prompt = row[prompt_key]
+            if not isinstance(prompt, str | list):
+                raise ValueError(f"{where}: column {prompt_key!r} holds neither text nor messages: {str(prompt)[:80]!r}")
+            if apply_chat_template:
+                prompt = _as_text(prompt, tokenizer, where)
+            if isinstance(prompt, str):
+                _require_length(len(tokenizer.encode(prompt, add_special_tokens=False)), max_length, where)
             label = row[label_key] if label_key else None
             self.origin_samples.append(Sample(prompt=prompt, label=label, metadata=row.get(metadata_key) or {}))
         if not self.origin_samples:
@@ -114,6 +120,16 @@ class Dataset:
         return len(self.samples)
 
 
-def _as_text(prompt: Any, tokenizer: Any) -> str:
+def _as_text(prompt: Any, tokenizer: Any, where: str) -> str:
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)  # type: ignore[no-any-return]
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)  # type: ignore[no-any-return]
+    except Exception as error:  # a template is code of the checkpoint's
+        raise ValueError(f"{where}: the chat template can't render it: {' '.join(str(error).split())}") from error
+
+
+def _require_length(length: int, longest: int | None, where: str) -> None:
+    if length == 0:
+        raise ValueError(f"{where}: the prompt is empty")
+    if longest is not None and length > longest:
+        raise ValueError(f"{where}: the prompt has {length} tokens, {longest} are allowed")

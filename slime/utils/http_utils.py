@@ -52,5 +52,7 @@ async def _send(session: aiohttp.ClientSession, url: str, payload: dict[str, Any
     async with session.request(action, url, json=payload) as response:
         if 400 <= response.status < 500:
             raise RuntimeError(f"{url} answered {response.status}: {(await response.text())[:500]}")
-        response.raise_for_status()
+        if not response.ok:
+            message = (await response.text())[:500] or response.reason or ""
+            raise aiohttp.ClientResponseError(response.request_info, response.history, status=response.status, message=message)
         return await response.json()

@@ -1,6 +1,7 @@
 """Decoding a batch of prompts, token by token, over transformers' model and KV cache."""
 
-from collections.abc import Callable
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ class Generation:
     request_id: str
     prompt: list[int]
     params: SamplingParams
+    end_ids: frozenset[int] = frozenset()
+    """Token ids that end the response; not drawn before min_new_tokens."""
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: dict[str, Any] | None = None
@@ -27,16 +30,16 @@ class Generation:
 
 
 class BatchDecoder:
-    """Left-pads the prompts to one rectangle, and drops rows from it as they finish."""
+    """Left-pads the prompts to one rectangle. Rows that have a finish reason leave it by `drop_finished`."""
 
-    def __init__(
-        self, model: Any, batch: list[Generation], is_finished: Callable[[Generation], bool], draw_seed: Callable[[], int]
-    ) -> None:
-        self.model, self.batch, self.is_finished = model, batch, is_finished
+    def __init__(self, model: Any, batch: Sequence[Generation], seeds: random.Random) -> None:
+        """`seeds` gives a seed to each request that brings none."""
+        self.model, self.batch = model, list(batch)
         device = model.device
-        vocabulary = model.get_output_embeddings().weight.shape[0]
-        self.sampler = BatchSampler.of([g.params for g in batch], vocabulary, device)
-        self.uniforms = [_uniforms(g.params, draw_seed) for g in batch]
+        self.vocabulary = model.get_output_embeddings().weight.shape[0]
+        self.sampler = BatchSampler.of([g.params for g in batch], self.vocabulary, device)
+        # What a row draws depends on its own seed alone, not on its batch.
+        self.draws = [random.Random(_seed(g.params, seeds)) for g in batch]
         width = max(len(g.prompt) for g in batch)
         self.inputs = torch.tensor([[0] * (width - len(g.prompt)) + g.prompt for g in batch], device=device)
         self.mask = torch.tensor([[0] * (width - len(g.prompt)) + [1] * len(g.prompt) for g in batch], device=device)
@@ -45,7 +48,7 @@ class BatchDecoder:
 
     @torch.inference_mode()
     def step(self, weight_version: str) -> None:
-        """Generate the next token of every unfinished request."""
+        """Generate the next token of every row."""
         output = self.model(
             input_ids=self.inputs,
             attention_mask=self.mask,
@@ -54,8 +57,11 @@ class BatchDecoder:
             use_cache=True,
             logits_to_keep=1,
         )
-        uniform = torch.tensor([u[len(g.tokens)] for u, g in zip(self.uniforms, self.batch, strict=True)], dtype=torch.float64)
-        tokens, log_probs = self.sampler.draw(output.logits[:, -1], uniform.to(output.logits.device))
+        logits = self._without_early_ends(output.logits[:, -1].float())
+        uniform = torch.tensor([draw.random() for draw in self.draws], dtype=torch.float64)
+        tokens, log_probs = self.sampler.draw(logits, uniform.to(logits.device))
+        if not bool(log_probs.isfinite().all()):
+            raise ArithmeticError(f"the model's logits are not finite (weight version {weight_version})")
         for generation, token, log_prob in zip(self.batch, tokens.tolist(), log_probs.tolist(), strict=True):
             generation.tokens.append(token)
             generation.log_probs.append(log_prob)
@@ -63,24 +69,26 @@ class BatchDecoder:
         self.inputs = tokens[:, None]
         self.positions = self.positions[:, -1:] + 1
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.batch), 1)], dim=-1)
-        self._drop_finished()
 
-    def _drop_finished(self) -> None:
-        rows = [i for i, g in enumerate(self.batch) if not self.is_finished(g)]
+    def _without_early_ends(self, logits: Tensor) -> Tensor:
+        early = [(row, g.end_ids) for row, g in enumerate(self.batch) if len(g.tokens) < g.params.min_new_tokens]
+        for row, end_ids in early:
+            logits[row, [token for token in end_ids if 0 <= token < self.vocabulary]] = -torch.inf
+        return logits
+
+    def drop_finished(self) -> None:
+        """Take the rows that have a finish reason out of the batch."""
+        rows = [i for i, g in enumerate(self.batch) if g.finish_reason is None]
         if len(rows) == len(self.batch):
             return
         self.batch = [self.batch[i] for i in rows]
-        self.uniforms = [self.uniforms[i] for i in rows]
-        if not rows:
-            return
-        kept: Tensor = torch.tensor(rows, device=self.inputs.device)
+        self.draws = [self.draws[i] for i in rows]
+        kept: Tensor = torch.tensor(rows, dtype=torch.long, device=self.inputs.device)
         self.sampler = self.sampler.keep(kept)
         self.inputs, self.positions, self.mask = self.inputs[kept], self.positions[kept], self.mask[kept]
-        self.cache.batch_select_indices(kept)
+        if self.cache.get_seq_length() > 0:
+            self.cache.batch_select_indices(kept)
 
 
-def _uniforms(params: SamplingParams, draw_seed: Callable[[], int]) -> list[float]:
-    """A number in [0, 1) for each token that may come. They depend on the request's own seed alone, not on its batch."""
-    seed = draw_seed() if params.sampling_seed is None else params.sampling_seed
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(params.max_new_tokens, generator=generator, dtype=torch.float64).tolist()
+def _seed(params: SamplingParams, seeds: random.Random) -> int:
+    return seeds.getrandbits(31) if params.sampling_seed is None else params.sampling_seed

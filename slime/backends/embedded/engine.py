@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
@@ -33,8 +34,13 @@ class EmbeddedEngine:
         """Version of the weights that generate now."""
         return self.scheduler.weight_version
 
-    def check(self, prompt: list[int], params: SamplingParams) -> None:
-        """Raises ValueError for a prompt that can't be generated from."""
+    def generation(self, request_id: str, prompt: list[int], params: SamplingParams) -> Generation:
+        """A request ready to be scheduled. Raises ValueError for a prompt that can't be generated from."""
+        self._check(prompt)
+        ends = frozenset(params.stop_token_ids or ()) | (frozenset() if params.ignore_eos else self.end_ids)
+        return Generation(request_id, prompt, params, ends)
+
+    def _check(self, prompt: list[int]) -> None:
         if not prompt:
             raise ValueError("input_ids is empty")
         if len(prompt) >= self.context_length:
@@ -52,8 +58,7 @@ class EmbeddedEngine:
     def _end(self, generation: Generation) -> dict[str, Any] | None:
         params, tokens = generation.params, generation.tokens
         if tokens and len(tokens) >= params.min_new_tokens:
-            ends = set(params.stop_token_ids or ()) | (set() if params.ignore_eos else self.end_ids)
-            if tokens[-1] in ends:
+            if tokens[-1] in generation.end_ids:
                 return {"type": "stop", "matched": tokens[-1]}
             matched = self._stop_string(generation)
             if matched is not None:
@@ -66,7 +71,8 @@ class EmbeddedEngine:
     def _stop_string(self, generation: Generation) -> str | None:
         if not generation.params.stop_strings:
             return None
-        longest = max(map(len, generation.params.stop_strings))
+        # A token is at least one byte, and may be no more than that: counted in characters the window would be too short.
+        longest = max(len(stop.encode()) for stop in generation.params.stop_strings)
         tail = self.tokenizer.decode(generation.tokens[-longest - 1 :], skip_special_tokens=False)
         return next((stop for stop in generation.params.stop_strings if stop in tail), None)
 
@@ -81,8 +87,12 @@ class EmbeddedEngine:
 
     def load_weights(self, folder: Path, version: str) -> None:
         """Take the weights of a Hugging Face folder between two tokens. All tensors must be there and fit, else ValueError."""
-        tensors = {name: t for file in sorted(folder.glob("*.safetensors")) for name, t in load_file(file).items()}
-        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        try:
+            tensors = {name: t for file in sorted(folder.glob("*.safetensors")) for name, t in load_file(file).items()}
+        except SafetensorError as error:
+            raise ValueError(f"{folder} is not readable: {error}") from error
+        # A tied tensor has two names, and a checkpoint may hold it under either or both.
+        own = {**dict(self.model.named_parameters(remove_duplicate=False)), **dict(self.model.named_buffers())}
         needed = {name for name, _ in self.model.named_parameters()}
         wrong = [n for n in needed | set(tensors) if n not in tensors or n not in own or tensors[n].shape != own[n].shape]
         if wrong:
@@ -97,7 +107,7 @@ class EmbeddedEngine:
         self.scheduler.between_tokens(copy)
 
 
-def _end_of_sequence_ids(config: Any, folder: Path, tokenizer: Any) -> set[int]:
+def _end_of_sequence_ids(config: Any, folder: Path, tokenizer: Any) -> frozenset[int]:
     """All ids that the checkpoint declares to end a response."""
     declared = [config.eos_token_id, tokenizer.eos_token_id]
     if (folder / "generation_config.json").is_file():
@@ -105,4 +115,4 @@ def _end_of_sequence_ids(config: Any, folder: Path, tokenizer: Any) -> set[int]:
     ids: set[int] = set()
     for entry in declared:
         ids |= {entry} if isinstance(entry, int) else set(entry or ())
-    return ids
+    return frozenset(ids)

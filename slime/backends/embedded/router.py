@@ -26,7 +26,8 @@ class Router:
         self._session = aiohttp.ClientSession(connector=no_limit, timeout=aiohttp.ClientTimeout(total=None))
         app = web.Application(client_max_size=64 * 1024**2)
         app.add_routes([web.post("/generate", self._forward)])
-        self._runner = web.AppRunner(app, access_log=None)
+        # A client that goes away takes its request to the engine with it.
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await self._runner.setup()
         await web.TCPSite(self._runner, self.host, 0, backlog=4096).start()
         port: int = self._runner.addresses[0][1]

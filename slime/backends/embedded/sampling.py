@@ -1,16 +1,20 @@
 """Sampling parameters as SGLang spells them, and drawing a token for every row of a batch."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
+# Below this, sampling is greedy (SGLang's threshold too): a logit divided by less could overflow.
+GREEDY_BELOW = 1e-6
+
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Of one request. Unknown names are refused rather than ignored."""
+    """Of one request. Unknown names and values are refused rather than ignored."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -24,18 +28,17 @@ class SamplingParams:
     sampling_seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature must not be negative, got {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
-        if self.top_k == 0 or self.top_k < -1:
-            raise ValueError(f"top_k must be -1 (all) or at least 1, got {self.top_k}")
-        if self.max_new_tokens < 0:
-            raise ValueError(f"max_new_tokens must not be negative, got {self.max_new_tokens}")
+        for name, (is_valid, wanted) in _VALUES.items():
+            if not is_valid(getattr(self, name)):
+                raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)!r}")
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ValueError(f"min_new_tokens is {self.min_new_tokens}, more than max_new_tokens, {self.max_new_tokens}")
 
     @classmethod
-    def from_request(cls, params: dict[str, Any]) -> "SamplingParams":
+    def from_request(cls, params: Any) -> "SamplingParams":
         """Raises ValueError for names or values that can't be honoured."""
+        if not isinstance(params, dict):
+            raise ValueError(f"sampling_params must be an object, got {params!r}")
         unknown = set(params) - {field.name for field in fields(cls)}
         if unknown:
             raise ValueError(f"sampling_params not supported here: {', '.join(sorted(unknown))}")
@@ -45,6 +48,40 @@ class SamplingParams:
     def stop_strings(self) -> tuple[str, ...]:
         """`stop` as a tuple."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_list_of(is_valid: Callable[[Any], bool], values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(map(is_valid, values))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (lambda v: _is_number(v) and 0 <= v < math.inf, "a number, at least 0"),
+    "top_p": (lambda v: _is_number(v) and 0 < v <= 1, "a number in (0, 1]"),
+    "top_k": (lambda v: _is_integer(v) and (v == -1 or v >= 1), "-1 (all), or an integer of at least 1"),
+    "max_new_tokens": (lambda v: _is_integer(v) and v >= 0, "an integer, at least 0"),
+    "min_new_tokens": (lambda v: _is_integer(v) and v >= 0, "an integer, at least 0"),
+    "stop": (lambda v: v is None or _is_text(v) or _is_list_of(_is_text, v), "a string or a list of strings, none empty"),
+    "stop_token_ids": (lambda v: v is None or _is_list_of(_is_integer, v), "a list of token ids"),
+    "ignore_eos": (_is_flag, "true or false"),
+    "skip_special_tokens": (_is_flag, "true or false"),
+    "sampling_seed": (lambda v: v is None or _is_integer(v), "an integer"),
+}
 
 
 @dataclass
@@ -63,11 +100,12 @@ class BatchSampler:
     @classmethod
     def of(cls, params: Sequence[SamplingParams], vocabulary: int, device: torch.device) -> "BatchSampler":
         temperature = torch.tensor([[p.temperature] for p in params], device=device)
-        top_k = [[p.top_k if p.top_k > 0 else vocabulary] for p in params]
+        greedy = temperature[:, 0] < GREEDY_BELOW
+        top_k = [[min(p.top_k, vocabulary) if p.top_k > 0 else vocabulary] for p in params]
         return cls(
-            temperature=torch.where(temperature == 0, 1.0, temperature),
-            greedy=temperature[:, 0] == 0,
-            top_p=torch.tensor([[p.top_p] for p in params], device=device),
+            temperature=torch.where(greedy[:, None], 1.0, temperature),
+            greedy=greedy,
+            top_p=torch.tensor([[p.top_p] for p in params], dtype=torch.float64, device=device),
             top_k=torch.tensor(top_k, device=device),
         )
 

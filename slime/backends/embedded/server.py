@@ -1,8 +1,11 @@
 """The embedded engine behind SGLang's HTTP protocol, on loopback, in a thread of its own."""
 
 import asyncio
+import json
+import logging
 import threading
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ class EmbeddedServer:
         self._runner, self.port = asyncio.run_coroutine_threadsafe(self._open(port), self._loop).result()
 
     async def _open(self, port: int) -> tuple[web.AppRunner, int]:
-        app = web.Application(client_max_size=64 * 1024**2)
+        app = web.Application(client_max_size=64 * 1024**2, middlewares=[_say_what_failed])
         app.add_routes(
             [
                 web.post("/generate", self.generate),
@@ -38,14 +41,16 @@ class EmbeddedServer:
                 web.route("*", "/flush_cache", self.flush_cache),
             ]
         )
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, self.host, port, backlog=4096)
         await site.start()
         return runner, runner.addresses[0][1]
 
     def close(self) -> None:
-        """Stop serving and free the engine's thread."""
+        """Stop serving and free the engine's thread; requests under way are answered with 500."""
+        if not self._thread.is_alive():
+            return
         self.engine.scheduler.close()
         asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -53,12 +58,16 @@ class EmbeddedServer:
 
     async def generate(self, request: web.Request) -> web.Response:
         """One prompt (`input_ids`, or `text`) to one response; 400 with the reason for what can't be honoured."""
-        body = await request.json()
+        body = await _json_object(request)
         try:
             generation = self._read(body)
         except (TypeError, ValueError) as error:
-            return web.json_response({"error": {"message": str(error)}}, status=400)
-        done = await asyncio.wrap_future(self.engine.scheduler.submit(generation))
+            raise _refusal(str(error)) from error
+        try:
+            done = await asyncio.wrap_future(self.engine.scheduler.submit(generation))
+        except asyncio.CancelledError:  # the client has gone
+            self.engine.scheduler.abort(generation.request_id)
+            raise
         return web.json_response(self._answer(done, bool(body.get("return_logprob"))))
 
     def _read(self, body: dict[str, Any]) -> Generation:
@@ -67,12 +76,13 @@ class EmbeddedServer:
             raise ValueError(f"not supported here: {', '.join(sorted(set(body) - known))}")
         if body.get("stream"):
             raise ValueError("stream is not supported here")
-        prompt = body["input_ids"] if "input_ids" in body else self.engine.tokenizer.encode(body["text"])
-        if not all(isinstance(token, int) for token in prompt):
+        if body.get("input_ids") is None and not isinstance(body.get("text"), str):
+            raise ValueError("input_ids or text is needed: one prompt")
+        prompt = self.engine.tokenizer.encode(body["text"]) if body.get("input_ids") is None else body["input_ids"]
+        if not isinstance(prompt, list) or not all(type(token) is int for token in prompt):
             raise ValueError("input_ids must be one list of token ids")
         params = SamplingParams.from_request(body.get("sampling_params") or {})
-        self.engine.check(prompt, params)
-        return Generation(body.get("rid") or uuid.uuid4().hex, prompt, params)
+        return self.engine.generation(str(body.get("rid") or uuid.uuid4().hex), prompt, params)
 
     def _answer(self, done: Generation, return_logprob: bool) -> dict[str, Any]:
         meta: dict[str, Any] = {
@@ -90,7 +100,7 @@ class EmbeddedServer:
 
     async def health_generate(self, request: web.Request) -> web.Response:
         """200 once a token has been generated."""
-        probe = Generation(uuid.uuid4().hex, [0], SamplingParams(max_new_tokens=1, sampling_seed=0))
+        probe = self.engine.generation(uuid.uuid4().hex, [0], SamplingParams(max_new_tokens=1, sampling_seed=0))
         await asyncio.wrap_future(self.engine.scheduler.submit(probe))
         return web.Response()
 
@@ -100,10 +110,10 @@ class EmbeddedServer:
 
     async def update_weights_from_disk(self, request: web.Request) -> web.Response:
         """`model_path` and `weight_version`; 400 and unchanged weights if the folder does not fit."""
-        body = await request.json()
+        body = await _json_object(request)
         try:
             await asyncio.to_thread(self.engine.load_weights, Path(body["model_path"]), str(body["weight_version"]))
-        except (KeyError, OSError, ValueError) as error:
+        except (KeyError, OSError, TypeError, ValueError) as error:
             return web.json_response({"success": False, "message": repr(error)}, status=400)
         return web.json_response({"success": True, "message": "weights updated"})
 
@@ -119,10 +129,40 @@ class EmbeddedServer:
 
     async def abort_request(self, request: web.Request) -> web.Response:
         """End request `rid`, or with `abort_all` every one."""
-        body = await request.json()
+        body = await _json_object(request)
+        if not body.get("abort_all") and not body.get("rid"):
+            raise _refusal("rid or abort_all is needed")
         self.engine.scheduler.abort(None if body.get("abort_all") else str(body["rid"]))
         return web.json_response({"status": "ok"})
 
     async def flush_cache(self, request: web.Request) -> web.Response:
         """Nothing is cached between requests, so there is nothing to do."""
         return web.Response(text="Cache flushed.")
+
+
+def _refusal(message: str) -> web.HTTPBadRequest:
+    return web.HTTPBadRequest(text=json.dumps({"error": {"message": message}}), content_type="application/json")
+
+
+async def _json_object(request: web.Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except ValueError as error:
+        raise _refusal(f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise _refusal("the body must be a JSON object")
+    return body
+
+
+@web.middleware
+async def _say_what_failed(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """A failure of the engine is status 500 with its message, and a traceback in the log."""
+    try:
+        return await handler(request)
+    except web.HTTPException:
+        raise
+    except Exception as error:
+        logging.getLogger(__name__).exception("%s failed", request.path)
+        return web.json_response({"error": {"message": repr(error)}}, status=500)

