@@ -63,7 +63,7 @@ def train_command(words: list[str]) -> None:
             train(config, rollouts, cluster, log)
     finally:
         cluster.close()
-    print(f"report: {log.report()}\ncheckpoint: {run_dir / 'checkpoints' / 'latest'}")
+    print(f"checkpoint: {run_dir / 'checkpoints' / 'latest'}")
 
 
 def report_command(words: list[str]) -> None:

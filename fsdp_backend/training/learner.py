@@ -95,7 +95,7 @@ class Learner:
             weight = packed.column(weights)
             per_token_loss, metrics = loss(packed, batch)
             # FSDP averages gradients over ranks; the weights are those of the whole step, so undo the average.
-            ((per_token_loss * weight).sum() * self.mesh.size()).backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward((per_token_loss * weight).sum() * self.mesh.size())
             for name, value in metrics.items():
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + (value.detach() * weight).sum()
         norm, taken = clip_and_step(self.optimizer, self.model.parameters(), self.role.clip_grad)

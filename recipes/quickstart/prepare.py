@@ -5,6 +5,8 @@ python -m recipes.quickstart.prepare FOLDER [--seed N]
 
 import argparse
 import json
+import random
+import string
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from recipes.quickstart.tokenizer import build_tokenizer
 
 TASK = "spell_backward"
 WORD_LENGTHS = {"min_word_len": 3, "max_word_len": 6}
-SIZES = {"sft": 1024, "train": 2048, "heldout": 128}
+SIZES = {"sft": 1536, "train": 1536, "heldout": 128}
+MISTAKES = 0.4
+"""Share of wrong letters in the warm-up's answers: imitation learns them too, and PPO has to unlearn them."""
 
 
 def main() -> None:
@@ -34,15 +38,21 @@ def main() -> None:
 
 
 def draw_rows(size: int, seed: int) -> list[dict[str, Any]]:
-    """Each prompt once."""
+    """Each prompt once, with its answer, and as messages with an imperfect one."""
     rows: dict[str, dict[str, Any]] = {}
+    draw = random.Random(seed)
     for entry in reasoning_gym.create_dataset(TASK, size=20 * size, seed=seed, **WORD_LENGTHS):
         question, answer = entry["question"], entry["answer"]
-        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": with_mistakes(answer, draw)}]
         rows[question] = {"prompt": question, "answer": answer, "messages": messages, "metadata": {"task": TASK}}
         if len(rows) == size:
             return list(rows.values())
     raise ValueError(f"{TASK} has no {size} different prompts, only {len(rows)}")
+
+
+def with_mistakes(answer: str, draw: random.Random) -> str:
+    """The answer with some letters replaced by any letter."""
+    return "".join(draw.choice(string.ascii_lowercase) if draw.random() < MISTAKES else letter for letter in answer)
 
 
 def make_model(folder: Path, seed: int) -> None:

@@ -1,5 +1,6 @@
 """Everything in this process, one rank a role: a breakpoint anywhere stops the whole run."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +41,14 @@ class LocalGroup(TrainGroup):
 
 def launch(config: RunConfig) -> Cluster:
     """Build the roles, and the engine unless training is supervised."""
-    actor = LocalGroup("actor", config)
-    if not config.ppo.uses_critic:
-        return Cluster(actor, None, on_close=[actor.close])
-    critic = LocalGroup("critic", config)
-    engine = EmbeddedEngine(config.actor.hf_checkpoint, config.data.rollout_seed, config.actor.bf16)
-    server = EmbeddedServer(engine)
-    url = f"http://{server.host}:{server.port}"
-    return Cluster(actor, critic, [url], (server.host, server.port), [actor.close, server.close])
+    with ExitStack() as resources:
+        actor = LocalGroup("actor", config)
+        resources.callback(actor.close)
+        if not config.ppo.uses_critic:
+            return Cluster(actor, None, resources.pop_all())
+        critic = LocalGroup("critic", config)
+        engine = EmbeddedEngine(config.actor.hf_checkpoint, config.data.rollout_seed, config.actor.bf16)
+        server = EmbeddedServer(engine)
+        resources.callback(server.close)
+        url = f"http://{server.host}:{server.port}"
+        return Cluster(actor, critic, resources.pop_all(), [url], (server.host, server.port))

@@ -18,11 +18,13 @@ CONFIG_FILE = "config.yaml"
 
 
 class RunLog:
-    """Writes config.yaml, metrics.jsonl, TensorBoard events and report.html, and shows the live line."""
+    """Writes config.yaml, metrics.jsonl and TensorBoard events, shows the live line, and on leaving, however that comes about,
+    draws report.html."""
 
     def __init__(self, run_dir: Path, flags: Mapping[str, Any], num_rollout: int, critic_passes: int) -> None:
-        """Makes the folder. Raises ValueError if it holds a run already: nothing is overwritten."""
-        if (run_dir / METRICS_FILE).exists() or (run_dir / CONFIG_FILE).exists():
+        """Makes the folder. Raises ValueError if it holds a run with rollouts already: nothing is overwritten."""
+        metrics = run_dir / METRICS_FILE
+        if metrics.exists() and metrics.stat().st_size:
             raise ValueError(f"{run_dir} holds a run already: choose another folder, or move that one away")
         run_dir.mkdir(parents=True, exist_ok=True)
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()}
@@ -31,7 +33,7 @@ class RunLog:
         self.progress = Progress(num_rollout, critic_passes)
         self._num_rollout = num_rollout
         self._timer = PhaseTimer()
-        self._writers = (JsonlWriter(run_dir / METRICS_FILE), TensorBoardWriter(run_dir / "tensorboard"))
+        self._writers = (JsonlWriter(metrics), TensorBoardWriter(run_dir / "tensorboard"))
         self._written_at = 0.0
 
     def __enter__(self) -> Self:
@@ -43,6 +45,11 @@ class RunLog:
         self.progress.__exit__(kind, error, traceback)
         for writer in self._writers:
             writer.close()
+        if (self.run_dir / METRICS_FILE).stat().st_size:
+            # Imported on use: matplotlib takes a second.
+            from slime.observability.report import write_report
+
+            self.progress.print(f"report: {write_report(self.run_dir)}")
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -70,10 +77,3 @@ class RunLog:
             writer.write(self._num_rollout, metrics)
         shown = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items() if name.endswith("/reward"))
         self.progress.print(f"after {self._num_rollout} rollouts: {shown}")
-
-    def report(self) -> Path:
-        """Draw report.html from what has been recorded so far."""
-        # Imported on use: matplotlib takes a second.
-        from slime.observability.report import write_report
-
-        return write_report(self.run_dir)

@@ -11,6 +11,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from fsdp_backend.config import TrainConfig
 from fsdp_backend.distributed.world import Rendezvous
 from slime.arguments.errors import UserError
+from slime.arguments.run_config import RunConfig
 from slime.backends.fsdp_utils.group import TrainGroup
 from slime.backends.fsdp_utils.worker import RoleName
 
@@ -65,11 +66,10 @@ class Running:
 class RayGroup(TrainGroup):
     """The ranks of one role."""
 
-    def __init__(
-        self, role: RoleName, config: TrainConfig, world_size: int, timeout_minutes: float, placement: list[dict[str, Any]]
-    ) -> None:
-        """Starts the processes and begins to load; `wait_until_built` waits for it."""
-        self.ranks = [ray.remote(RankProcess).options(**placement[rank]).remote() for rank in range(world_size)]
+    def __init__(self, role: RoleName, config: TrainConfig, timeout_minutes: float, placement: list[dict[str, Any]]) -> None:
+        """Starts a rank for each entry of `placement` (Ray options) and begins to load; `wait_until_built` waits for it."""
+        world_size = len(placement)
+        self.ranks = [ray.remote(RankProcess).options(**place).remote() for place in placement]
         address, port = ray.get(self.ranks[0].address.remote())
         meetings = [Rendezvous(rank, world_size, 0, address, port, timeout_minutes) for rank in range(world_size)]
         self.built = [rank.build.remote(role, config, meeting) for rank, meeting in zip(self.ranks, meetings, strict=True)]
@@ -87,6 +87,25 @@ class RayGroup(TrainGroup):
         """End the processes."""
         for rank in self.ranks:
             ray.kill(rank)
+
+
+class EngineGroup:
+    """The rollout engines, each of them whole."""
+
+    def __init__(self, config: RunConfig, placement: list[dict[str, Any]]) -> None:
+        """Starts an engine for each entry of `placement` (Ray options); none is fine. `urls` waits for them."""
+        self.engines = [ray.remote(EngineProcess).options(**place).remote() for place in placement]
+        arguments = (config.actor.hf_checkpoint, config.data.rollout_seed, config.actor.bf16, len(placement))
+        self.serving = [engine.serve.remote(*arguments) for engine in self.engines]
+
+    def urls(self) -> list[str]:
+        """Where they listen, once all do."""
+        return get_all(self.serving)
+
+    def close(self) -> None:
+        """End the processes."""
+        for engine in self.engines:
+            ray.kill(engine)
 
 
 def get_all(references: list[Any]) -> list[Any]:

@@ -1,5 +1,6 @@
 """Starts Ray, decides which process goes where, and starts the roles and engines."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import ray
@@ -10,48 +11,35 @@ from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
 from slime.backends.cluster import Cluster
 from slime.backends.embedded.router import Router
-from slime.ray.groups import EngineProcess, RayGroup, get_all, on_bundle
+from slime.ray.groups import EngineGroup, RayGroup, on_bundle
 
 # slime's default, where there are GPUs.
 _GPUS_PER_NODE = 8
 
 
 def launch(config: RunConfig) -> Cluster:
-    """Bring up actor, critic and engines side by side. Whatever was started is ended again if one of them fails."""
-    ray.init(include_dashboard=False, logging_level="error", _node_ip_address="127.0.0.1")
-    on_close: list[Any] = [ray.shutdown]
-    try:
-        return _launch(config, on_close)
-    except BaseException:
-        while on_close:
-            on_close.pop()()
-        raise
-
-
-def _launch(config: RunConfig, on_close: list[Any]) -> Cluster:
-    sizes = world_sizes(config, device.accelerator_count())
-    places = _places(config, sizes)
-    train_config, timeout = config.train_config(), config.cluster.distributed_timeout_minutes
-    actor = RayGroup("actor", train_config, sizes["actor"], timeout, places["actor"])
-    on_close.append(actor.close)
-    critic = None
-    if config.ppo.uses_critic:
-        critic = RayGroup("critic", train_config, sizes["critic"], timeout, places["critic"])
-        on_close.append(critic.close)
-    engines = [ray.remote(EngineProcess).options(**place).remote() for place in places["rollout"]]
-    on_close.append(lambda: [ray.kill(engine) for engine in engines])
-    arguments = (config.actor.hf_checkpoint, config.data.rollout_seed, config.actor.bf16, len(engines))
-    serving = [engine.serve.remote(*arguments) for engine in engines]
-    actor.wait_until_built()
-    if critic is not None:
-        critic.wait_until_built()
-    urls = get_all(serving)
-    cluster = Cluster(actor, critic, urls, on_close=on_close)
-    if urls:
-        router = Router(urls)
-        on_close.append(router.close)
-        cluster.router = (router.host, router.port)
-    return cluster
+    """Bring up actor, critic and engines side by side. If one of them fails, all that was started is ended again."""
+    with ExitStack() as resources:
+        ray.init(include_dashboard=False, logging_level="error", _node_ip_address="127.0.0.1")
+        resources.callback(ray.shutdown)
+        sizes = world_sizes(config, device.accelerator_count())
+        places = _places(config, sizes)
+        roles = {}
+        for role in ("actor", "critic"):
+            if sizes[role]:
+                roles[role] = RayGroup(role, config.train_config(), config.cluster.distributed_timeout_minutes, places[role])
+                resources.callback(roles[role].close)
+        engines = EngineGroup(config, places["rollout"])
+        resources.callback(engines.close)
+        for group in roles.values():
+            group.wait_until_built()
+        cluster = Cluster(roles["actor"], roles.get("critic"), resources, engines.urls())
+        if cluster.engine_urls:
+            router = Router(cluster.engine_urls)
+            resources.callback(router.close)
+            cluster.router = (router.host, router.port)
+        cluster.resources = resources.pop_all()
+        return cluster
 
 
 def world_sizes(config: RunConfig, gpus: int) -> dict[str, int]:

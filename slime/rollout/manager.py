@@ -14,6 +14,8 @@ from slime.rollout.to_batch import rollout_metrics, to_batch
 from slime.utils.data import Dataset
 from slime.utils.misc import load_function
 
+_DEFAULT, _SUPERVISED = "slime.rollout.sglang_rollout", "slime.rollout.sft_rollout"
+
 
 class RolloutManager:
     """Owns tokenizer, data and plug-ins. Building it reads and checks all of them, before any process starts."""
@@ -21,15 +23,9 @@ class RolloutManager:
     def __init__(self, config: RunConfig) -> None:
         """Raises UserError for data or plug-ins that can't be used."""
         self.args = config.namespace()
-        folder = config.actor.hf_checkpoint
-        try:
-            self.args.tokenizer = AutoTokenizer.from_pretrained(folder)
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"--hf-checkpoint {folder} has no usable tokenizer: {' '.join(str(error).split())[:200]}"
-            ) from error
-        default = "sft_rollout" if config.ppo.loss_type == "sft_loss" else "sglang_rollout"
-        path = config.rollout.rollout_function_path or f"slime.rollout.{default}.generate_rollout"
+        self.args.tokenizer = _load_tokenizer(config.actor.hf_checkpoint)
+        default = _SUPERVISED if config.ppo.loss_type == "sft_loss" else _DEFAULT
+        path = config.rollout.rollout_function_path or f"{default}.generate_rollout"
         self.rollout_function = _load("--rollout-function-path", path)
         for flag in ("custom_generate_function_path", "custom_rm_path"):
             if getattr(self.args, flag) is not None:
@@ -40,6 +36,10 @@ class RolloutManager:
         except ValueError as error:
             raise UserError(f"--prompt-data {error}") from error
         self.args.eval_datasets = _eval_datasets(self.args)
+        if path == f"{_DEFAULT}.generate_rollout" and self.args.custom_generate_function_path is None:
+            _require_text(f"--prompt-data {self.args.prompt_data}", self.data_source.dataset)
+            for name, dataset in self.args.eval_datasets.items():
+                _require_text(f"--eval-prompt-data {name}", dataset)
 
     def connect(self, host: str, port: int) -> None:
         """Where the rollout engines listen from now on."""
@@ -65,6 +65,17 @@ class RolloutManager:
         return metrics
 
 
+def _load_tokenizer(folder: str) -> Any:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        # Where the folder holds no tokenizer, some model types give an empty one without complaint.
+        if not tokenizer.encode("a", add_special_tokens=False):
+            raise ValueError("it turns text into no tokens")
+    except (OSError, ValueError) as error:
+        raise UserError(f"--hf-checkpoint {folder} has no usable tokenizer: {' '.join(str(error).split())[:200]}") from error
+    return tokenizer
+
+
 def _load(flag: str, path: str) -> Any:
     try:
         function = load_function(path)
@@ -73,6 +84,13 @@ def _load(flag: str, path: str) -> Any:
     if not callable(function):
         raise UserError(f"{flag} {path} is no function")
     return function
+
+
+def _require_text(source: str, dataset: Dataset) -> None:
+    """The engine takes text; what to do with messages only a chat template or a plug-in knows."""
+    for number, sample in enumerate(dataset.origin_samples):
+        if not isinstance(sample.prompt, str):
+            raise UserError(f"{source}, row {number}: the prompt is a list of messages: add --apply-chat-template")
 
 
 def _prompt_limit(config: RunConfig) -> int | None:

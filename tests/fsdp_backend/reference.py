@@ -133,6 +133,6 @@ def _adamw(model: torch.nn.Module, lr: float, s: Settings) -> torch.optim.AdamW:
 
 def _step(optimizer: torch.optim.Optimizer, model: torch.nn.Module, losses: list[Tensor], clip_grad: float) -> None:
     optimizer.zero_grad()
-    torch.stack(losses).mean().backward()
+    torch.autograd.backward(torch.stack(losses).mean())
     torch.nn.utils.clip_grad_norm_(model.parameters(), clip_grad)
     optimizer.step()

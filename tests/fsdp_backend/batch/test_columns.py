@@ -64,7 +64,9 @@ def test_a_response_may_be_empty_but_a_prompt_may_not() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param({"tokens": [], "response_lengths": [], "loss_masks": [], "rewards": []}, "at least one sample", id="empty"),
+        pytest.param(
+            {"tokens": [], "response_lengths": [], "loss_masks": [], "rewards": []}, "at least one sample", id="empty"
+        ),
         pytest.param({"loss_masks": [[1, 0], [1]]}, "loss_mask", id="mask too short"),
         pytest.param({"loss_masks": [[1, 0], [1, 1]]}, "loss_mask", id="mask of another sample"),
         pytest.param({"rollout_log_probs": [[0.1], [0.1]]}, "rollout_log_probs", id="log-probs too short"),

@@ -26,7 +26,11 @@ def test_the_worked_example_in_reverse_order() -> None:
 def test_rows_are_those_of_a_plain_loop(samples: tuple[int, ...]) -> None:
     batch = random_batch(8, masked=True)
     packed = pack(batch, samples, HERE)
-    row, positions, predictors, targets, columns = [], [], [], [], []
+    row: list[int] = []
+    positions: list[int] = []
+    predictors: list[int] = []
+    targets: list[int] = []
+    columns: list[int] = []
     for i in samples:
         sample = batch.tokens[batch.token_offsets[i] : batch.token_offsets[i + 1]].tolist()
         prompt = len(sample) - int(batch.response_lengths[i])

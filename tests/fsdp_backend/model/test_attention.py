@@ -12,7 +12,6 @@ from fsdp_backend.model.attention import PACKED, packed_attention
 from tests.tiny import VOCABULARY, save_tiny_model
 
 LENGTHS = (5, 1, 12, 3)
-CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 # Windowed layers come after max_window_layers in qwen2.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -30,7 +29,9 @@ def tokens(lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> Tensor:
 
 def hidden_alone(model: Any, row: Tensor, lengths: tuple[int, ...]) -> Tensor:
     """Last hidden states [T, H] of each sample by itself."""
-    return torch.cat([model.base_model(piece[None], use_cache=False).last_hidden_state[0] for piece in row.split(list(lengths))])
+    return torch.cat(
+        [model.base_model(piece[None], use_cache=False).last_hidden_state[0] for piece in torch.split(row, list(lengths))]
+    )
 
 
 def hidden_packed(model: Any, row: Tensor, lengths: tuple[int, ...]) -> Tensor:
@@ -62,7 +63,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_a_packed_row_gives_the_states_and_gradients_of_each_sample_alone(both: tuple[Any, Any]) -> None:
     plain, packed = both
     alone, together = hidden_alone(plain, tokens(), LENGTHS), hidden_packed(packed, tokens(), LENGTHS)
-    torch.testing.assert_close(together, alone, **CLOSE)
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(gradients(packed, together), gradients(plain, alone), atol=1e-4, rtol=1e-4)
 
 
@@ -114,7 +115,7 @@ def test_attention_is_a_masked_softmax_within_each_sample(window: int | None, ke
         nn.Module(), query, key, value, None, sample_lengths=LENGTHS, scaling=0.3, sliding_window=window
     )
     assert weights is None
-    torch.testing.assert_close(got, naive(query, key, value, LENGTHS, 0.3, window), **CLOSE)
+    torch.testing.assert_close(got, naive(query, key, value, LENGTHS, 0.3, window), atol=1e-5, rtol=1e-5)
 
 
 class Bidirectional(nn.Module):

@@ -78,6 +78,11 @@ def edit_config(folder: Path, **changes: Any) -> Path:
     return folder
 
 
+def rename(folder: Path, name: str, new: str) -> Path:
+    (folder / name).rename(folder / new)
+    return folder
+
+
 def edit_tensors(folder: Path, drop: str | None = None, **changes: Tensor) -> Path:
     tensors = load_file(folder / "model.safetensors") | {name.replace("__", "."): tensor for name, tensor in changes.items()}
     save_file({name: tensor for name, tensor in tensors.items() if name != drop}, folder / "model.safetensors")
@@ -93,7 +98,7 @@ def check_parameters(mesh: DeviceMesh, folder: str, tied: bool) -> None:
     for name, parameter in parameters.items():
         assert torch.equal(whole(parameter), saved[name]), name
         rows = ceil(parameter.shape[0] / mesh.size())
-        local = parameter.to_local()  # type: ignore[operator]
+        local = parameter.to_local()
         assert local.numel() <= rows * parameter[0].numel(), name
         assert local.untyped_storage().nbytes() <= rows * parameter[0].numel() * 4, name
 
@@ -114,7 +119,7 @@ def check_reads(mesh: DeviceMesh, folder: str) -> list[int]:
         sizes.append(tensor.numel())
         return tensor
 
-    CheckpointFiles.read = noted  # type: ignore[method-assign]
+    CheckpointFiles.read = noted  # type: ignore[assignment, method-assign]
     policy_of(folder, mesh)
     return sizes
 
@@ -198,7 +203,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda folder: edit_tensors(folder, model__layers__0__self_attn__q_proj__bias=torch.ones(32)),
         "model.layers.0.self_attn.q_proj.bias",
     ),
-    "no safetensors": (lambda folder: folder if (folder / "model.safetensors").unlink() is None else folder, "safetensors"),
+    "no safetensors": (lambda folder: rename(folder, "model.safetensors", "pytorch_model.bin"), "safetensors"),
     "linear attention": (
         lambda folder: edit_config(folder, layer_types=["linear_attention", "full_attention"]),
         "linear_attention",

@@ -22,9 +22,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(folder: Path, k: int, warmup: int = 0) -> TrainConfig:
-    role = RoleConfig(
-        hf_checkpoint=str(folder), lr=1e-3, lr_decay_style="linear", lr_warmup_iters=warmup, global_batch_size=4
-    )
+    role = RoleConfig(hf_checkpoint=str(folder), lr=1e-3, lr_decay_style="linear", lr_warmup_iters=warmup, global_batch_size=4)
     return TrainConfig(role, role, PPOConfig(critic_update_steps=k), num_rollout=NUM_ROLLOUT)
 
 

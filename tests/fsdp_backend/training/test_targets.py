@@ -38,7 +38,9 @@ def test_the_kl_penalty_is_in_the_advantages_and_in_the_returns_alike() -> None:
 def test_the_critic_may_have_a_lambda_of_its_own() -> None:
     batch = batch_with_values()
     decoupled = with_targets(batch, PPOConfig(lambd=0.5, critic_lambd=0.9))
-    np.testing.assert_array_equal(decoupled.column("advantages"), with_targets(batch, PPOConfig(lambd=0.5)).column("advantages"))
+    np.testing.assert_array_equal(
+        decoupled.column("advantages"), with_targets(batch, PPOConfig(lambd=0.5)).column("advantages")
+    )
     np.testing.assert_array_equal(decoupled.column("returns"), with_targets(batch, PPOConfig(lambd=0.9)).column("returns"))
 
 

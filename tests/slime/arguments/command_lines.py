@@ -12,7 +12,7 @@ from slime.arguments.run_config import RunConfig
 def required(checkpoint: Path) -> list[str]:
     """The fewest flags that start a run: 4 prompts, 2 responses to each, so 8 samples a rollout."""
     words = f"--hf-checkpoint {checkpoint} --prompt-data prompts.jsonl --num-rollout 3 --rollout-batch-size 4"
-    return [*words.split(), *"--n-samples-per-prompt 2 --rm-type math --label-key answer".split()]
+    return [*words.split(), *["--n-samples-per-prompt", "2", "--rm-type", "math", "--label-key", "answer"]]
 
 
 def parse(checkpoint: Path, *flags: str) -> RunConfig:

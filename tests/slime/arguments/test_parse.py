@@ -26,7 +26,9 @@ def test_missing_required_flags_are_named_all_at_once() -> None:
     assert refusal([]) == (
         "missing --num-rollout, --prompt-data, --rollout-batch-size, --hf-checkpoint; see slime train --help"
     )
-    assert refusal("--num-rollout 1 --hf-checkpoint x --rollout_batch_size=2".split()).startswith("missing --prompt-data;")
+    assert refusal(["--num-rollout", "1", "--hf-checkpoint", "x", "--rollout_batch_size=2"]).startswith(
+        "missing --prompt-data;"
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,9 @@ def test_a_bad_value_is_one_line_that_names_the_flag(checkpoint: Path, flags: st
 
 
 def test_flags_come_from_a_file_and_the_command_line_wins(checkpoint: Path, tmp_path: Path) -> None:
-    file = config_file(tmp_path, "lr: 1e-3\ncritic-lr: 2.0e-3\nbf16: true\ncolocate: true\nrollout_stop: [a b, '3']\nseed: null\n")
+    file = config_file(
+        tmp_path, "lr: 1e-3\ncritic-lr: 2.0e-3\nbf16: true\ncolocate: true\nrollout_stop: [a b, '3']\nseed: null\n"
+    )
     config = parse(checkpoint, "--config", file, "--lr", "5e-4", "--no-bf16")
     assert (config.actor.lr, config.critic.lr) == (5e-4, 2e-3)
     assert (config.actor.bf16, config.cluster.colocate) == (False, True)
@@ -123,8 +127,9 @@ def test_config_needs_one_file() -> None:
 def test_the_config_that_a_run_writes_parses_back_to_the_same(checkpoint: Path, tmp_path: Path) -> None:
     flags = (
         "--lr 3e-5 --critic-lr 1e-4 --bf16 --no-critic-bf16 --critic-update-steps 3 --use-kl-loss --kl-loss-coef 1e-3"
-        " --rollout-stop-token-ids 1 2 --eval-prompt-data a x.jsonl b y.jsonl --eval-interval 2 --lambd-alpha 2 --critic-lambd 0.9"
-        " --colocate --critic-num-nodes 2 --critic-max-tokens-per-gpu 512 --critic-use-dynamic-batch-size --eval-temperature 0"
+        " --rollout-stop-token-ids 1 2 --eval-prompt-data a x.jsonl b y.jsonl --eval-interval 2 --lambd-alpha 2"
+        " --critic-lambd 0.9 --colocate --critic-num-nodes 2 --critic-max-tokens-per-gpu 512 --critic-use-dynamic-batch-size"
+        " --eval-temperature 0"
     )
     config = parse(checkpoint, *flags.split(), "--rollout-stop", "two words", "#", "-", "yes", "é\n")
     RunLog(tmp_path, config.flags(), 3, 3)

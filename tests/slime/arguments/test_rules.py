@@ -33,9 +33,23 @@ REFUSED = [
     ("--ref-load nowhere --use-kl-loss", "--ref-load nowhere is no folder"),
     ("--critic-hf-checkpoint nowhere", "--critic-hf-checkpoint nowhere is no folder"),
 ]
-AT_LEAST_ONE = """--num-rollout --rollout-batch-size --n-samples-per-prompt --rollout-max-response-len --rollout-max-prompt-len
-    --eval-max-response-len --n-samples-per-eval-prompt --actor-num-nodes --actor-num-gpus-per-node --critic-num-nodes
-    --critic-num-gpus-per-node --rollout-num-gpus --sglang-server-concurrency --save-interval --eval-interval""".split()
+AT_LEAST_ONE = [
+    "--num-rollout",
+    "--rollout-batch-size",
+    "--n-samples-per-prompt",
+    "--rollout-max-response-len",
+    "--rollout-max-prompt-len",
+    "--eval-max-response-len",
+    "--n-samples-per-eval-prompt",
+    "--actor-num-nodes",
+    "--actor-num-gpus-per-node",
+    "--critic-num-nodes",
+    "--critic-num-gpus-per-node",
+    "--rollout-num-gpus",
+    "--sglang-server-concurrency",
+    "--save-interval",
+    "--eval-interval",
+]
 
 
 @pytest.mark.parametrize(("flags", "message"), REFUSED, ids=[flags for flags, _ in REFUSED])

@@ -22,9 +22,7 @@ def sample(index: int | None = 0, **fields: Any) -> Sample:
 
 def test_columns_are_those_of_the_samples_in_order() -> None:
     first = sample(7, rollout_log_probs=[-1.0, -2.0, -3.0], weight_versions=["3", "4"])
-    second = sample(
-        9, tokens=[6, 7], response_length=1, reward=1.0, rollout_log_probs=[-0.5], status=Sample.Status.TRUNCATED
-    )
+    second = sample(9, tokens=[6, 7], response_length=1, reward=1.0, rollout_log_probs=[-0.5], status=Sample.Status.TRUNCATED)
     batch = to_batch(ARGS, [first, second])
     assert batch.tokens.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert (batch.token_offsets.tolist(), batch.response_offsets.tolist()) == ([0, 5, 7], [0, 3, 4])
@@ -78,7 +76,7 @@ def test_log_probs_that_only_some_samples_have_are_left_out() -> None:
     ],
 )
 def test_a_sample_that_cannot_be_trained_on_is_named(fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UserError, match="^sample 41 ") as caught:
+    with pytest.raises(UserError, match=r"^sample 41 ") as caught:
         to_batch(ARGS, [sample(40), sample(41, **fields), sample(42)])
     assert reason in str(caught.value)
 

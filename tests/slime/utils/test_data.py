@@ -118,7 +118,9 @@ def test_the_chat_templates_own_tokens_count_towards_the_length(tmp_path: Path) 
         dataset(path, max_length=6, apply_chat_template=True)
 
 
-@pytest.mark.parametrize(("value", "reason"), [("", "the prompt is empty"), (5, "neither text nor messages"), (None, "neither")])
+@pytest.mark.parametrize(
+    ("value", "reason"), [("", "the prompt is empty"), (5, "neither text nor messages"), (None, "neither")]
+)
 def test_a_prompt_that_is_none_names_its_row(tmp_path: Path, value: Any, reason: str) -> None:
     path = write_jsonl(tmp_path / "d.jsonl", [{"input": "a"}, {"input": value}])
     with pytest.raises(ValueError, match=f"row 1: .*{reason}"):

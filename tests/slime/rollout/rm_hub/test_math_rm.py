@@ -11,6 +11,7 @@ RIGHT: list[tuple[str, object]] = [
     ("\\boxed{\\frac{1}{2}}", "0.5"),
     ("\\boxed{0.5}", "\\frac{1}{2}"),
     ("first \\boxed{3}, no: \\boxed{4}", "4"),
+    ("\\boxed{3}. Wait, that is wrong. It is \\boxed{4}.", "4"),
     ("$x = 7$", "7"),
     ("\\boxed{2\\sqrt{2}}", "\\sqrt{8}"),
     ("\\boxed{(x+1)^2}", "x^2+2x+1"),
@@ -20,6 +21,8 @@ RIGHT: list[tuple[str, object]] = [
 WRONG: list[tuple[str, object]] = [
     ("The answer is \\boxed{41}.", "42"),
     ("\\boxed{-42}", "42"),
+    ("\\boxed{3} or \\boxed{4}", "3"),
+    ("\\boxed{3} or \\boxed{4}", "3, 4"),
     ("I do not know.", "42"),
     ("", "42"),
     ("\\boxed{}", "42"),

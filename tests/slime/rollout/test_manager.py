@@ -1,0 +1,107 @@
+"""What is checked before any process starts, and what the train loop gets."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slime.arguments.errors import UserError
+from tests.slime.backends.embedded.engines import save_chat_model
+from tests.slime.rollout.runs import PLUGINS, manager, write_prompts
+from tests.tiny import save_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_chat_model(tmp_path_factory.mktemp("manager") / "model")
+
+
+def refusal(model: Path, prompts: Path | str, *flags: str) -> str:
+    with pytest.raises(UserError) as caught:
+        manager(model, prompts, *flags)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("flag", ["--rollout-function-path", "--custom-generate-function-path", "--custom-rm-path"])
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("no_such_module.function", "can't be imported: ModuleNotFoundError"),
+        (f"{PLUGINS}.no_such_function", "can't be imported: AttributeError"),
+        ("nodot", "can't be imported: ValueError"),
+        (f"{PLUGINS}.NUMBER", "is no function"),
+    ],
+)
+def test_a_plug_in_that_cannot_be_used_is_named_with_its_flag(
+    model: Path, tmp_path: Path, flag: str, path: str, reason: str
+) -> None:
+    assert refusal(model, write_prompts(tmp_path), flag, path).startswith(f"{flag} {path} {reason}")
+
+
+def test_a_checkpoint_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    bare = save_tiny_model(tmp_path / "bare")
+    assert refusal(bare, write_prompts(tmp_path)).startswith(f"--hf-checkpoint {bare} has no usable tokenizer")
+
+
+def test_prompts_that_cannot_be_read_are_named_with_their_flag(model: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.jsonl"
+    assert refusal(model, missing) == f"--prompt-data {missing} does not exist"
+    prompts = write_prompts(tmp_path)
+    assert refusal(model, prompts, "--label-key", "gold").endswith("no column 'gold'; it has 'question', 'answer'")
+    message = refusal(model, prompts, "--eval-interval", "1", "--eval-prompt-data", "good", str(prompts), "bad", str(missing))
+    assert message == f"--eval-prompt-data bad {missing} does not exist"
+
+
+def test_a_prompt_must_fit_the_context_beside_the_longest_response(model: Path, tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, [{"question": "x" * 120, "answer": "1"}])
+    manager(model, prompts)
+    assert refusal(model, prompts, "--rollout-max-response-len", "9").endswith("the prompt has 120 tokens, 119 are allowed")
+    data = ["--eval-interval", "1", "--eval-prompt-data", "a", str(prompts)]
+    assert "119 are allowed" in refusal(model, prompts, *data, "--eval-max-response-len", "9")
+    assert "no room in a context of 128" in refusal(model, prompts, "--rollout-max-response-len", "128")
+
+
+def test_the_longest_prompt_that_a_person_allows_counts_unless_the_context_is_shorter(model: Path, tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, [{"question": "x" * 20, "answer": "1"}])
+    manager(model, prompts, "--rollout-max-prompt-len", "20")
+    assert "20 tokens, 19 are allowed" in refusal(model, prompts, "--rollout-max-prompt-len", "19")
+    long = write_prompts(tmp_path, [{"question": "x" * 128, "answer": "1"}])
+    assert "128 tokens, 127 are allowed" in refusal(model, long, "--rollout-max-prompt-len", "500")
+
+
+def test_messages_without_a_chat_template_are_refused_unless_a_plug_in_takes_them(model: Path, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    prompts = write_prompts(tmp_path, [{"question": "text", "answer": "1"}, {"question": messages, "answer": "1"}])
+    evaluation = ["--eval-interval", "1", "--eval-prompt-data", "a", f"{prompts}@[1:]"]
+    reason = "row 1: the prompt is a list of messages: add --apply-chat-template"
+    assert refusal(model, prompts) == f"--prompt-data {prompts}, {reason}"
+    assert refusal(model, f"{prompts}@[:1]", *evaluation).startswith("--eval-prompt-data a, row 0: the prompt is")
+    manager(model, prompts, "--apply-chat-template")
+    manager(model, prompts, "--custom-generate-function-path", f"{PLUGINS}.two_turns")
+    manager(model, prompts, "--rollout-function-path", f"{PLUGINS}.constant_rollout")
+    supervised = [{"question": messages, "answer": "1"}]
+    manager(model, write_prompts(tmp_path, supervised), "--loss-type", "sft_loss")
+
+
+@pytest.mark.parametrize("function", ["constant_rollout", "raw_rollout"])
+def test_a_rollout_function_of_ones_own_makes_batch_and_evaluation(model: Path, tmp_path: Path, function: str) -> None:
+    own = manager(model, write_prompts(tmp_path), "--rollout-function-path", f"{PLUGINS}.{function}")
+    batch, metrics = own.generate(7)
+    assert batch.tokens.tolist() == [5, 1, 2] * 4
+    assert (batch.reward.tolist(), metrics["rollout/reward"], metrics["rollout/truncated"]) == ([7.0] * 4, 7.0, 1.0)
+    assert own.generate(8)[0].sample_index.tolist() == [4, 5, 6, 7]
+    assert own.evaluate(0) == {
+        "eval/words/reward": 0.75,
+        "eval/words/truncated": 0.25,
+        "eval/words/response_length": 2.0,
+    }
+
+
+def test_supervised_training_takes_its_responses_from_the_data_and_has_no_reward(model: Path, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+    prompts = write_prompts(tmp_path, [{"question": messages, "answer": ""}] * 4)
+    supervised = manager(model, prompts, "--loss-type", "sft_loss", "--n-samples-per-prompt", "1")
+    batch, metrics = supervised.generate(0)
+    assert np.array_equal(batch.response_lengths, [4, 4])
+    assert "rollout/reward" not in metrics
