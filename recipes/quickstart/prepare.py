@@ -19,7 +19,7 @@ from recipes.quickstart.tokenizer import build_tokenizer
 TASK = "spell_backward"
 WORD_LENGTHS = {"min_word_len": 3, "max_word_len": 6}
 SIZES = {"sft": 1536, "train": 1536, "heldout": 128}
-MISTAKES = 0.4
+MISTAKES = 0.3
 """Share of wrong letters in the warm-up's answers: imitation learns them too, and PPO has to unlearn them."""
 
 

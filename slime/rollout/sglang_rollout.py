@@ -21,6 +21,7 @@ class GenerateState:
 
     def __init__(self, args: Any) -> None:
         self.args = args
+        self.tokenizer = args.tokenizer
         self.semaphore = asyncio.Semaphore(args.sglang_server_concurrency)
         self.sampling_params: dict[str, Any] = {
             "temperature": args.rollout_temperature,

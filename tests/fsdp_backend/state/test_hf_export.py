@@ -25,6 +25,7 @@ from tests.worlds import run_world
 
 BATCH = random_batch(3)
 INDEX = "model.safetensors.index.json"
+WHOLE_EXPORT = ["config.json", "generation_config.json", "model.safetensors"]
 
 
 def loaded(mesh: DeviceMesh, source: Path, critic: bool, bf16: bool = False) -> PolicyModel | ValueModel:
@@ -153,11 +154,19 @@ def export_twice(mesh: DeviceMesh, source: Path, target: Path) -> None:
 
 def test_an_export_replaces_the_folder_and_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
     source, export = save_tiny_model(tmp_path / "source"), tmp_path / "out" / "export"
-    export.with_name("export.partial").mkdir(parents=True)
-    (export.with_name("export.partial") / "torn.safetensors").write_text("left by a crash")
     run_world(2, export_twice, source, export)
     assert [path.name for path in export.parent.iterdir()] == ["export"]
-    assert sorted(path.name for path in export.iterdir()) == ["config.json", "generation_config.json", "model.safetensors"]
+    assert sorted(path.name for path in export.iterdir()) == WHOLE_EXPORT
+
+
+def test_what_a_crashed_export_left_does_not_end_up_in_the_next(tmp_path: Path) -> None:
+    source, export = save_tiny_model(tmp_path / "source"), tmp_path / "out" / "export"
+    torn = export.with_name("export.partial")
+    torn.mkdir(parents=True)
+    (torn / "torn.safetensors").write_text("left by a crash")
+    run_world(1, export_changed, source, export, False)
+    assert [path.name for path in export.parent.iterdir()] == ["export"]
+    assert sorted(path.name for path in export.iterdir()) == WHOLE_EXPORT
 
 
 def test_tokenizer_files_come_along(tmp_path: Path) -> None:
@@ -175,8 +184,7 @@ def test_tokenizer_files_come_along(tmp_path: Path) -> None:
     for name in tokenizer | {"README.md", "optimizer.pt"}:
         (source / name).write_text(name)
     run_world(1, export_changed, source, export, False)
-    others = {"config.json", "generation_config.json", "model.safetensors"}
-    assert {path.name for path in export.iterdir()} == tokenizer | others
+    assert {path.name for path in export.iterdir()} == tokenizer | set(WHOLE_EXPORT)
     assert all((export / name).read_text() == name for name in tokenizer)
 
 

@@ -82,6 +82,12 @@ def test_flags_come_from_a_file_and_the_command_line_wins(checkpoint: Path, tmp_
     assert parse(checkpoint, f"--config={file}").actor.lr == 1e-3
 
 
+def test_a_value_in_the_file_that_the_command_line_overrides_is_not_looked_at(checkpoint: Path, tmp_path: Path) -> None:
+    file = config_file(tmp_path, "lr: from elsewhere\nuse_kl_loss: 17")
+    config = parse(checkpoint, "--config", file, "--lr", "5e-4", "--no-use-kl-loss")
+    assert (config.actor.lr, config.ppo.use_kl_loss) == (5e-4, False)
+
+
 def test_a_switch_of_the_critic_can_be_turned_off_in_the_file(checkpoint: Path, tmp_path: Path) -> None:
     config = parse(checkpoint, "--config", config_file(tmp_path, "bf16: true\ncritic_bf16: false"))
     assert (config.actor.bf16, config.critic.bf16) == (True, False)

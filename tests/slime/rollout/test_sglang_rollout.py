@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from slime.arguments.errors import UserError
 from slime.backends.embedded.server import EmbeddedServer
 from slime.rollout.manager import RolloutManager
-from slime.rollout.sglang_rollout import generate_rollout
+from slime.rollout.sglang_rollout import GenerateState, generate_rollout
 from slime.utils.types import Sample
 from tests.slime.backends.embedded.engines import open_server, save_chat_model
 from tests.slime.rollout import plugins
@@ -97,6 +97,19 @@ def test_a_generate_function_of_ones_own_may_ask_twice_mask_tokens_and_give_the_
     assert batch.response_lengths.tolist() == [7] * 4
     assert batch.loss_mask.reshape(4, 7).tolist() == [[1, 1, 1, 0, 0, 1, 1]] * 4
     assert batch.reward.tolist() == [0.25] * 4
+
+
+def test_what_plug_ins_take_from_slimes_state_is_there(server: EmbeddedServer, folder: Path) -> None:
+    own = connected(server, folder, "--rollout-stop", "x", "--rollout-stop-token-ids", "9", "--rollout-temperature", "0.5")
+    state = GenerateState(own.args)
+    assert state.tokenizer("one?", add_special_tokens=False)["input_ids"] == state.tokenizer.encode("one?")
+    assert state.sampling_params == {
+        "temperature": 0.5,
+        "max_new_tokens": 8,
+        "stop": ["x"],
+        "stop_token_ids": [9],
+        "skip_special_tokens": True,
+    }
 
 
 def test_a_generate_function_that_returns_no_sample_is_named(server: EmbeddedServer, folder: Path) -> None:

@@ -129,6 +129,7 @@ def test_a_stop_token_ends_a_response_even_when_the_end_of_sequence_is_ignored(e
     done = one(engine, replace(GREEDY, stop_token_ids=[stop, 10**9, -1]))
     assert done.tokens == greedy[: greedy.index(stop) + 1]
     assert done.finish_reason == {"type": "stop", "matched": stop}
+    assert engine.text(done) == engine.tokenizer.decode(done.tokens[:-1])
 
 
 def test_ignoring_the_end_of_sequence_goes_on_behind_it(engine: EmbeddedEngine) -> None:
@@ -195,7 +196,7 @@ def test_no_new_tokens_is_a_response_too(engine: EmbeddedEngine) -> None:
 def test_before_min_new_tokens_nothing_that_ends_a_response_is_drawn(engine: EmbeddedEngine) -> None:
     greedy = one(engine, GREEDY).tokens
     stops = list(range(5, 90))
-    done = one(engine, replace(GREEDY, min_new_tokens=6, stop_token_ids=stops))
+    done = one(engine, replace(GREEDY, min_new_tokens=6, stop_token_ids=[*stops, 10**9, -1]))
     assert done.finish_reason is not None
     assert not set(done.tokens[:6]) & set(stops)
     assert len(done.tokens) > 6
