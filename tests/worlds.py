@@ -1,4 +1,5 @@
-"""Real processes with gloo for tests: `run_world(2, function, …)` calls function(mesh, …) on two ranks and returns both answers."""
+"""Real processes with gloo for tests: `run_world(2, function, …)` calls function(mesh, …) on two ranks and returns both
+answers."""
 
 import multiprocessing
 import pickle

@@ -60,9 +60,20 @@ class RolloutBatch:
     """[R] targets of the critic."""
 
     def __post_init__(self) -> None:
-        n, responses = len(self.reward), int(self.response_offsets[-1])
+        n, responses = len(self.token_offsets) - 1, int(self.response_offsets[-1])
         if n == 0:
             raise ValueError("a rollout batch needs at least one sample")
+        for name, per_sample in (
+            ("token_offsets", self.token_offsets[1:]),
+            ("response_offsets", self.response_offsets[1:]),
+            ("reward", self.reward),
+            ("sample_index", self.sample_index),
+            ("rollout_index", self.rollout_index),
+            ("truncated", self.truncated),
+            ("weight_version", self.weight_version),
+        ):
+            if len(per_sample) != n:
+                raise ValueError(f"column {name} has {len(per_sample)} entries for {n} samples")
         if np.any(self.prompt_lengths < 1):
             bad = int(self.sample_index[np.argmax(self.prompt_lengths < 1)])
             raise ValueError(f"sample {bad} has no prompt token: its first response token has no position to be predicted from")
@@ -87,6 +98,11 @@ class RolloutBatch:
     ) -> "RolloutBatch":
         """Join ragged lists, one entry a sample. Unset: every sample is a rollout of its own, none truncated, version 0."""
         n = len(tokens)
+        if n == 0:
+            raise ValueError("a rollout batch needs at least one sample")
+        for name, ragged in (("loss_mask", loss_masks), ("rollout_log_probs", rollout_log_probs)):
+            if ragged is not None and [len(x) for x in ragged] != list(response_lengths):
+                raise ValueError(f"column {name} does not have the lengths of the responses, sample by sample")
         return cls(
             tokens=np.concatenate([np.asarray(t, dtype=np.int64) for t in tokens]),
             token_offsets=_offsets([len(t) for t in tokens]),

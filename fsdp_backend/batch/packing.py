@@ -36,8 +36,9 @@ class Pack:
         return torch.from_numpy(column[self.response_index.numpy()]).to(self.input_ids.device)
 
 
-def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device) -> Pack:
-    """Join these samples in the order given."""
+def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device, trainable_only: bool = False) -> Pack:
+    """Join these samples in the order given. With `trainable_only` the pack's response tokens are those with a loss mask: no
+    head is computed for the others, and no overflow there can reach a gradient."""
     if not samples:
         zero, none = torch.zeros(1, 1, dtype=torch.int64, device=device), torch.zeros(0, dtype=torch.int64, device=device)
         return Pack(zero, zero, (1,), none, none, torch.zeros(0, dtype=torch.int64))
@@ -48,8 +49,10 @@ def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device) -> Pack
         length, response = int(last - first), int(batch.response_lengths[i])
         row.append(batch.tokens[first:last])
         positions.append(np.arange(length))
-        predictors.append(np.arange(start + length - response - 1, start + length - 1))
-        responses.append(np.arange(batch.response_offsets[i], batch.response_offsets[i + 1]))
+        in_batch = np.arange(batch.response_offsets[i], batch.response_offsets[i + 1])
+        wanted = batch.loss_mask[in_batch] != 0 if trainable_only else np.ones(response, dtype=np.bool_)
+        predictors.append(np.arange(start + length - response - 1, start + length - 1)[wanted])
+        responses.append(in_batch[wanted])
         start += length
     input_ids = torch.from_numpy(np.concatenate(row)).to(device)
     predict_positions = torch.from_numpy(np.concatenate(predictors)).to(device)

@@ -33,7 +33,7 @@ def packed_attention(
     """
     if unused.get("softcap") is not None or unused.get("s_aux") is not None:
         raise ValueError(f"{type(module).__name__} caps its attention logits or has attention sinks: not supported when packed")
-    if attention_mask is not None or not getattr(module, "is_causal", True):
+    if attention_mask is not None or not unused.get("is_causal", getattr(module, "is_causal", True)):
         raise ValueError(f"{type(module).__name__} does not attend causally: not supported when packed")
     outputs = []
     grouped = query.shape[1] != key.shape[1]

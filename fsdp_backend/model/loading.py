@@ -29,7 +29,12 @@ def load_policy(folder: str, role: RoleConfig, mesh: DeviceMesh) -> PolicyModel:
     """A sharded policy with the weights of `folder`; raises ValueError for missing tensors, wrong shapes or unknown
     architectures."""
     model = _materialise(lambda config: PolicyModel(_causal_lm(config)), folder, role, mesh)
-    absent = _fill(model, CheckpointFiles(Path(folder)), mesh)
+    files = CheckpointFiles(Path(folder))
+    absent = _fill(model, files, mesh)
+    # Old llama checkpoints hold the rotary frequencies, which are computed anew.
+    surplus = {n for n in files.names - set(model.hf.state_dict()) if not n.endswith("rotary_emb.inv_freq")}
+    if surplus:
+        raise ValueError(f"{folder} holds {len(surplus)} tensors its architecture has no place for, first {sorted(surplus)[0]}")
     if absent:
         raise ValueError(f"{folder} lacks {len(absent)} tensors of its own architecture, first {sorted(absent)[0]}")
     return model
@@ -42,6 +47,11 @@ def load_value(folder: str, role: RoleConfig, mesh: DeviceMesh) -> ValueModel:
     files = CheckpointFiles(Path(folder))
     absent = _fill(model, files, mesh)
     head = {f"{model.head_name}.{name}" for name, _ in model.head.named_parameters()}
+    if absent == {f"{model.head_name}.bias"} and any(
+        "SequenceClassification" in a for a in model.hf.config.architectures or ()
+    ):
+        nn.init.zeros_(model.head.bias)
+        absent = set()
     if absent not in (set(), head):
         first = sorted(absent - head or absent)[0]
         raise ValueError(f"{folder} lacks {len(absent - head or absent)} tensors a critic needs, first {first}")
@@ -58,9 +68,12 @@ def _causal_lm(config: Any) -> Any:
 def _materialise(build: Callable[[Any], M], folder: str, role: RoleConfig, mesh: DeviceMesh) -> M:
     """Build on meta, shard, and allocate this rank's part: parameters hold garbage, buffers are right."""
     config = AutoConfig.from_pretrained(folder, dtype=torch.float32)
-    _require_attention_only(config)
+    _require_packable(config)
+    _without_dropout(config)
     with torch.device("meta"):
         model = build(config)
+    if not model.hf._supports_attention_backend:
+        raise ValueError(f"model type {config.model_type!r} does not let its attention be exchanged: not supported when packed")
     model.hf.tie_weights()
     if role.gradient_checkpointing:
         model.hf.gradient_checkpointing_enable({"use_reentrant": False})
@@ -70,8 +83,20 @@ def _materialise(build: Callable[[Any], M], folder: str, role: RoleConfig, mesh:
     return model.train()
 
 
-def _require_attention_only(config: Any) -> None:
-    """Layers that carry state across positions by other means would leak between packed samples."""
+def _without_dropout(config: Any) -> None:
+    """Dropout would make the log-probs of a forward differ from those of the next."""
+    for name, value in config.to_dict().items():
+        if "drop" in name and isinstance(value, float):
+            setattr(config, name, 0.0)
+
+
+def _require_packable(config: Any) -> None:
+    """Raises ValueError for what would be read wrong, or would leak from one packed sample into another."""
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(f"model type {config.model_type!r} comes with quantization_config: quantized weights are not read")
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+    if rope in ("dynamic", "longrope"):
+        raise ValueError(f"rope_type {rope!r} depends on the longest sample of a row: not supported when packed")
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
         raise ValueError(

@@ -34,7 +34,7 @@ class PolicyModel(nn.Module):
         ).last_hidden_state[0]
         if not len(pack.targets):
             # An empty micro-batch still takes part in every collective, and in backward with a gradient of zero.
-            nothing = self.hf.get_output_embeddings()(hidden[:1], pack.input_ids[0], temperature)[0][:0]
+            nothing = self.hf.get_output_embeddings()(hidden[:1], pack.input_ids[0, :1], temperature)[0][:0]
             return nothing, nothing
         log_probs, entropy = self.hf.get_output_embeddings()(
             hidden[pack.predict_positions], pack.targets, temperature, entropy_grad

@@ -16,7 +16,16 @@ from fsdp_backend.model.value import ValueModel
 from fsdp_backend.state.weight_stream import full_weights
 
 BYTES_PER_FILE = 4 * 1024**3
-_TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*", "generation_config.json")
+_TOKENIZER_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "*.model",
+    "vocab*",
+    "merges.txt",
+    "chat_template*",
+    "generation_config.json",
+)
 
 
 def export_hf(model: PolicyModel | ValueModel, folder: Path, source: Path) -> None:
@@ -32,7 +41,7 @@ def export_hf(model: PolicyModel | ValueModel, folder: Path, source: Path) -> No
         partial.mkdir(parents=True)
     weight_map: dict[str, str] = {}
     shard: dict[str, Tensor] = {}
-    for name, tensor in full_weights(model.hf):
+    for name, tensor in full_weights(model):
         if not writing:
             continue
         if shard and sum(t.nbytes for t in shard.values()) + tensor.nbytes > BYTES_PER_FILE:

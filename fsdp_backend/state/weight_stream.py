@@ -3,15 +3,22 @@
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from fsdp_backend.model.policy import PolicyModel
+from fsdp_backend.model.sharding import reshard
+from fsdp_backend.model.value import ValueModel
 
-def full_weights(hf: nn.Module) -> Iterator[tuple[str, Tensor]]:
+
+def full_weights(model: PolicyModel | ValueModel) -> Iterator[tuple[str, Tensor]]:
     """Yield (Hugging Face name, full float32 tensor on the CPU) of every parameter, tied ones once, and persistent buffer.
 
     Collective: every rank must run through all of it. No more than one full tensor is alive at a time.
     """
+    # A forward may have left gathered parameters, which would hide the float32 masters.
+    reshard(model)
+    hf = model.hf
     parameters = dict(hf.named_parameters())
     saved = hf.state_dict(keep_vars=True)
     buffers = {name: buffer for name, buffer in hf.named_buffers() if name in saved}

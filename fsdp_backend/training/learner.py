@@ -29,7 +29,8 @@ both."""
 
 @dataclass(frozen=True)
 class PassReport:
-    """What one pass did: weighted token means over its steps, averaged over the steps that were taken."""
+    """What one pass did: each step's weighted token means and gradient norm, averaged over the steps that were taken (over all
+    of them if none was)."""
 
     metrics: dict[str, float]
     grad_norm: float
@@ -75,23 +76,18 @@ class Learner:
     ) -> PassReport:
         """One pass over the batch: an optimizer step for each `global_batch_size` rollouts."""
         steps = plan_pass(batch, self.role, self.mesh.size(), order)
-        norms: list[float] = []
-        totals: dict[str, float] = {}
-        for step in steps:
-            metrics, norm, taken = self._step(batch, step, loss, per_token)
-            if taken:
-                norms.append(norm)
-            for name, value in metrics.items():
-                totals[name] = totals.get(name, 0.0) + value / len(steps)
-        mean_norm = float(np.mean(norms)) if norms else float("nan")
-        return PassReport(totals, mean_norm, len(steps), len(steps) - len(norms))
+        results = [self._step(batch, step, loss, per_token) for step in steps]
+        taken = [(metrics, norm) for metrics, norm, ok in results if ok]
+        counted = taken or [(metrics, norm) for metrics, norm, _ in results]
+        means = {name: float(np.mean([metrics[name] for metrics, _ in counted])) for name in counted[0][0]}
+        return PassReport(means, float(np.mean([norm for _, norm in counted])), len(taken), len(steps) - len(taken))
 
     def _step(self, batch: RolloutBatch, step: Step, loss: Loss, per_token: bool) -> tuple[dict[str, float], float, bool]:
         weights = token_weights(batch, step, per_token)
         self.optimizer.zero_grad()
         sums: dict[str, Tensor] = {}
         for samples in step.ranks[self.mesh.get_local_rank()]:
-            packed = pack(batch, samples, self.device)
+            packed = pack(batch, samples, self.device, trainable_only=True)
             weight = packed.column(weights)
             per_token_loss, metrics = loss(packed, batch)
             # FSDP averages gradients over ranks; the weights are those of the whole step, so undo the average.

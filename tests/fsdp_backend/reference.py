@@ -1,4 +1,5 @@
-"""PPO with a K-step critic in plain PyTorch: one process, float32, one sample at a time, no code of ours. Slow and easy to check."""
+"""PPO with a K-step critic in plain PyTorch: one process, float32, one sample at a time, no code of ours. Slow and easy to
+check."""
 
 import copy
 from dataclasses import dataclass, field

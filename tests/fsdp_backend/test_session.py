@@ -66,7 +66,7 @@ def trained(mesh: DeviceMesh, config: TrainConfig, batches: list[RolloutBatch]) 
     session = Session(config, mesh)
     for rollout_id, batch in enumerate(batches):
         session.iterate(batch, rollout_id)
-    return {role: dict(full_weights(getattr(session, role).model.hf)) for role in ("actor", "critic")}
+    return {role: dict(full_weights(getattr(session, role).model)) for role in ("actor", "critic")}
 
 
 def batches() -> list[RolloutBatch]:
