@@ -56,6 +56,7 @@ def train_command(words: list[str]) -> None:
         from slime.ray.launch import launch
     print(f"run folder: {run_dir}\nstarting processes and loading models …", flush=True)
     cluster = launch(config)
+    print(f"started: {cluster.describe()}", flush=True)
     try:
         with log:
             if cluster.router is not None:

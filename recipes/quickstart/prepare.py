@@ -43,6 +43,8 @@ def draw_rows(size: int, seed: int) -> list[dict[str, Any]]:
     draw = random.Random(seed)
     for entry in reasoning_gym.create_dataset(TASK, size=20 * size, seed=seed, **WORD_LENGTHS):
         question, answer = entry["question"], entry["answer"]
+        if question in rows:
+            continue
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": with_mistakes(answer, draw)}]
         rows[question] = {"prompt": question, "answer": answer, "messages": messages, "metadata": {"task": TASK}}
         if len(rows) == size:

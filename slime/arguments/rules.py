@@ -48,6 +48,15 @@ def _temperature(config: RunConfig) -> None:
         raise UserError(f"--eval-temperature must be at least 0, got {config.eval.eval_temperature}")
 
 
+def _one_node(config: RunConfig) -> None:
+    for flag, nodes in (
+        ("--actor-num-nodes", config.cluster.actor_num_nodes),
+        ("--critic-num-nodes", config.cluster.critic_num_nodes),
+    ):
+        if (nodes or 1) > 1:
+            raise UserError(f"{flag} {nodes}: runs over several nodes are not supported yet, give 1")
+
+
 def _stop_strings(config: RunConfig) -> None:
     if "" in (config.rollout.rollout_stop or ()):
         raise UserError("--rollout-stop must not be empty: it would end every response at once")
@@ -138,6 +147,7 @@ def _check_safetensors(flag: str, file: Path) -> None:
 
 RULES: tuple[Callable[[RunConfig], None], ...] = (
     _positive_counts,
+    _one_node,
     _temperature,
     _stop_strings,
     _batch_sizes_divide,

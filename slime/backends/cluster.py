@@ -19,6 +19,13 @@ class Cluster:
     router: tuple[str, int] | None = None
     """Host and port that generate requests go to."""
 
+    def describe(self) -> str:
+        """Who runs, in a line."""
+        parts = [f"actor {self.actor.size} ranks"]
+        if self.critic is not None:
+            parts += [f"critic {self.critic.size} ranks", f"rollout {len(self.engine_urls)} engines"]
+        return ", ".join(parts)
+
     def close(self) -> None:
         """End every process, server and thread that the launcher started."""
         self.resources.close()

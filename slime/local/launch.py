@@ -30,6 +30,11 @@ class LocalGroup(TrainGroup):
     def __init__(self, role: RoleName, config: RunConfig) -> None:
         self.worker = TrainWorker(role, config.train_config(), Rendezvous())
 
+    @property
+    def size(self) -> int:
+        """One, whatever the flags say: there is one process."""
+        return 1
+
     def submit(self, verb: str, *args: Any) -> Done:
         """Run the verb to its end."""
         return Done(getattr(self.worker, verb)(*args))

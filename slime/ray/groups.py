@@ -74,6 +74,11 @@ class RayGroup(TrainGroup):
         meetings = [Rendezvous(rank, world_size, 0, address, port, timeout_minutes) for rank in range(world_size)]
         self.built = [rank.build.remote(role, config, meeting) for rank, meeting in zip(self.ranks, meetings, strict=True)]
 
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
     def wait_until_built(self) -> None:
         """Returns when every rank has its model."""
         get_all(self.built)

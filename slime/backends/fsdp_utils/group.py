@@ -19,6 +19,11 @@ class Pending(Protocol[T_co]):
 class TrainGroup(ABC):
     """All ranks of one role."""
 
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of ranks."""
+
     @abstractmethod
     def submit(self, verb: str, *args: Any) -> Pending[Any]:
         """Start a TrainWorker's verb on every rank. Verbs of one group run in the order they were submitted."""

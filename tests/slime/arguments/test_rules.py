@@ -15,6 +15,8 @@ REFUSED = [
     ("--critic-global-batch-size 5", "--critic-global-batch-size 5 does not divide the 8 samples"),
     ("--global-batch-size 4 --critic-global-batch-size 16", "--critic-global-batch-size 16 does not divide"),
     ("--critic-update-steps 0", "--critic-update-steps must be at least 1, got 0"),
+    ("--actor-num-nodes 2", "--actor-num-nodes 2: runs over several nodes are not supported yet"),
+    ("--critic-num-nodes 3", "--critic-num-nodes 3: runs over several nodes are not supported yet"),
     ("--rollout-temperature 0", "--rollout-temperature must be greater than 0, got 0.0"),
     ("--rollout-temperature -1", "--rollout-temperature must be greater than 0"),
     ("--rollout-temperature nan", "--rollout-temperature must be greater than 0, got nan"),
@@ -83,7 +85,7 @@ def test_flags_that_agree_are_accepted(checkpoint: Path, flags: str) -> None:
 
 
 def test_every_rule_can_refuse_something() -> None:
-    assert len(RULES) == len(set(RULES)) == 8
+    assert len(RULES) == len(set(RULES)) == 9
 
 
 def without_config(folder: Path) -> None:
