@@ -55,7 +55,10 @@ def train_command(words: list[str]) -> None:
     else:
         from slime.ray.launch import launch
     print(f"run folder: {run_dir}\nstarting processes and loading models …", flush=True)
-    cluster = launch(config)
+    try:
+        cluster = launch(config)
+    except ValueError as error:  # a checkpoint that can't be trained: nothing is running yet
+        raise UserError(str(error)) from error
     print(f"started: {cluster.describe()}", flush=True)
     try:
         with log:

@@ -76,7 +76,7 @@ def _materialise(build: Callable[[Any], M], folder: str, role: RoleConfig, mesh:
         raise ValueError(f"model type {config.model_type!r} does not let its attention be exchanged: not supported when packed")
     model.hf.tie_weights()
     if role.gradient_checkpointing:
-        model.hf.gradient_checkpointing_enable({"use_reentrant": False})
+        model.hf.activation_checkpointing_enable({"use_reentrant": False})
     shard(model, mesh, role.bf16)
     model.to_empty(device=device.current())
     _renew_buffers(model)

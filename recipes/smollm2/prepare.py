@@ -1,4 +1,4 @@
-"""Makes what the smollm2 recipe trains on: SmolLM2-135M-Instruct as a Hugging Face folder, and school-maths prompts.
+"""Makes what the smollm2 recipe trains on: SmolLM2-135M-Instruct as a Hugging Face folder, and sums.
 
     python -m recipes.smollm2.prepare FOLDER
 
@@ -16,7 +16,8 @@ import reasoning_gym
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-TASK = "gsm_symbolic"
+TASK = "chain_sum"
+SETTINGS = {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2}
 SIZES = {"train": 4096, "heldout": 256}
 
 
@@ -37,7 +38,7 @@ def main() -> None:
 def draw_rows(size: int, seed: int) -> list[dict[str, Any]]:
     """Prompts with their answers, each prompt once."""
     rows: dict[str, dict[str, Any]] = {}
-    for entry in reasoning_gym.create_dataset(TASK, size=2 * size, seed=seed):
+    for entry in reasoning_gym.create_dataset(TASK, size=2 * size, seed=seed, **SETTINGS):
         rows[entry["question"]] = {"prompt": entry["question"], "answer": entry["answer"]}
         if len(rows) == size:
             return list(rows.values())
@@ -56,6 +57,7 @@ def convert_model(source: Path, folder: Path) -> None:
     """Write the dequantised weights and the tokenizer. A model loaded from GGUF refuses to save itself, so a fresh one does."""
     loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF)
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
+    del loaded.config.quantization_config  # they have been dequantised
     loaded.config.eos_token_id = tokenizer.eos_token_id
     model = LlamaForCausalLM(loaded.config)
     model.load_state_dict(loaded.state_dict())

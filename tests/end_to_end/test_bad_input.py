@@ -1,8 +1,10 @@
 """Bad input: one clear line, exit status 2, and no process started or folder made in vain."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import slime.local.launch
 from tests.end_to_end.runs import make_inputs, ppo_flags, run
@@ -70,6 +72,17 @@ def test_a_folder_that_holds_a_run_is_left_alone(inputs: Path, tmp_path: Path, c
     assert run(ppo_flags(inputs, tmp_path / "run")) == 2
     assert "--run-dir" in capsys.readouterr().err
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == "precious"
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_one_line(inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(inputs / "model", tmp_path / "model")
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "model" / "model.safetensors")
+    assert run(ppo_flags(inputs, tmp_path / "run", "--hf-checkpoint", str(tmp_path / "model"))) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("slime: error: ")
+    assert "model.norm.weight" in error
 
 
 @pytest.mark.parametrize(
