@@ -134,7 +134,8 @@ def test_the_config_that_a_run_writes_parses_back_to_the_same(checkpoint: Path, 
     flags = (
         "--lr 3e-5 --critic-lr 1e-4 --bf16 --no-critic-bf16 --critic-update-steps 3 --use-kl-loss --kl-loss-coef 1e-3"
         " --rollout-stop-token-ids 1 2 --eval-prompt-data a x.jsonl b y.jsonl --eval-interval 2 --lambd-alpha 2"
-        " --critic-lambd 0.9 --colocate --critic-num-gpus-per-node 2 --critic-max-tokens-per-gpu 512 --critic-use-dynamic-batch-size"
+        " --critic-lambd 0.9 --colocate --critic-num-gpus-per-node 2"
+        " --critic-max-tokens-per-gpu 512 --critic-use-dynamic-batch-size"
         " --eval-temperature 0"
     )
     config = parse(checkpoint, *flags.split(), "--rollout-stop", "two words", "#", "-", "yes", "é\n")
