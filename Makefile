@@ -16,7 +16,7 @@ setup: .venv/.installed  ## .venv with everything that the other targets need
 	$(BIN)/pip install --disable-pip-version-check -q -e '.[dev]'
 	@touch $@
 
-quickstart: setup  ## teach a small model to spell backward: supervised warm-up, then PPO with K = 2 (about 4 minutes)
+quickstart: setup  ## teach a small model to spell backward: supervised warm-up, then PPO with K = 2 (about 3 minutes)
 	PYTHON=$(BIN)/python recipes/quickstart/run.sh
 
 smollm2: setup  ## PPO on SmolLM2-135M-Instruct; wants a GPU
