@@ -28,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"slime: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("slime: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

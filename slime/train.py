@@ -29,25 +29,28 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
     generation; the first thing to wait for them is the next rollout's values."""
     weights = WeightSync(cluster.actor, cluster.engine_urls, log.run_dir / "weight_transfer")
     unfinished: Unfinished | None = None
-    for rollout_id in range(config.run.num_rollout):
-        metrics = evaluate(config, rollouts, log, rollout_id)
-        with log.phase("generate"):
-            batch, rollout_metrics = rollouts.generate(rollout_id)
+    try:
+        for rollout_id in range(config.run.num_rollout):
+            metrics = evaluate(config, rollouts, log, rollout_id)
+            with log.phase("generate"):
+                batch, rollout_metrics = rollouts.generate(rollout_id)
+            previous, unfinished = unfinished, None
+            finish(previous, log)
+            critic_update = None
+            if cluster.critic is not None:
+                batch = with_old_policy_columns(batch, cluster, config, log)
+                critic_update = cluster.critic.start_update(batch, rollout_id)
+            with log.phase("actor_update"):
+                metrics |= rollout_metrics | log_prob_difference(batch) | cluster.actor.start_update(batch, rollout_id).result()
+            if cluster.engine_urls:
+                with log.phase("update_weights"):
+                    weights.update()
+            if is_due(config.run.save_interval, rollout_id + 1) or rollout_id + 1 == config.run.num_rollout:
+                with log.phase("save"):
+                    save(cluster, log.run_dir / "checkpoints", rollout_id)
+            unfinished = Unfinished(rollout_id, metrics | log.take_times(), len(batch.tokens), critic_update)
+    finally:  # a rollout is recorded even if the one after it fails
         finish(unfinished, log)
-        critic_update = None
-        if cluster.critic is not None:
-            batch = with_old_policy_columns(batch, cluster, config, log)
-            critic_update = cluster.critic.start_update(batch, rollout_id)
-        with log.phase("actor_update"):
-            metrics |= rollout_metrics | log_prob_difference(batch) | cluster.actor.start_update(batch, rollout_id).result()
-        if cluster.engine_urls:
-            with log.phase("update_weights"):
-                weights.update()
-        if is_due(config.run.save_interval, rollout_id + 1) or rollout_id + 1 == config.run.num_rollout:
-            with log.phase("save"):
-                save(cluster, log.run_dir / "checkpoints", rollout_id)
-        unfinished = Unfinished(rollout_id, metrics | log.take_times(), len(batch.tokens), critic_update)
-    finish(unfinished, log)
     final = evaluate(config, rollouts, log, config.run.num_rollout, last=True)
     if final:
         log.write_final_evaluation(final)

@@ -7,7 +7,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import slime.local.launch
-from tests.end_to_end.runs import make_inputs, ppo_flags, run
+from slime.rollout.manager import RolloutManager
+from tests.end_to_end.runs import make_inputs, metrics_of, ppo_flags, run
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +105,20 @@ def test_help_and_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None
     assert "train" in capsys.readouterr().out
     assert run(["trian"]) == 2
     assert "trian" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_one_line_and_leaves_what_was_recorded(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = RolloutManager.generate
+
+    def interrupted(self: RolloutManager, rollout_id: int) -> object:
+        if rollout_id == 2:
+            raise KeyboardInterrupt
+        return generate(self, rollout_id)
+
+    monkeypatch.setattr(RolloutManager, "generate", interrupted)
+    assert run(ppo_flags(inputs, tmp_path / "run")) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "slime: interrupted"
+    assert [row["rollout"] for row in metrics_of(tmp_path / "run")] == [0, 1]
+    assert (tmp_path / "run" / "report.html").is_file()
