@@ -108,7 +108,7 @@ def _fill(model: PolicyModel | ValueModel, files: CheckpointFiles, mesh: DeviceM
     """Read this rank's rows of every parameter and persistent buffer; returns the names that the files lack."""
     absent = set()
     with torch.no_grad():
-        for name, tensor in {**dict(model.hf.named_parameters()), **_persistent_buffers(model.hf)}.items():
+        for name, tensor in saved_tensors(model.hf).items():
             if name not in files:
                 absent.add(name)
             elif isinstance(tensor, DTensor):
@@ -121,9 +121,11 @@ def _fill(model: PolicyModel | ValueModel, files: CheckpointFiles, mesh: DeviceM
     return absent
 
 
-def _persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
-    saved = module.state_dict(keep_vars=True).keys()
-    return {name: buffer for name, buffer in module.named_buffers() if name in saved}
+def saved_tensors(hf: nn.Module) -> dict[str, torch.Tensor]:
+    """What a checkpoint of `hf` holds, by Hugging Face name: every parameter, tied ones once, and every persistent buffer."""
+    parameters = dict(hf.named_parameters())
+    saved = hf.state_dict(keep_vars=True).keys()
+    return parameters | {name: buffer for name, buffer in hf.named_buffers() if name in saved}
 
 
 def _renew_buffers(model: nn.Module) -> None:

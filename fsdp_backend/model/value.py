@@ -47,5 +47,5 @@ class ValueModel(nn.Module):
         if not len(pack.targets):
             # An empty micro-batch still takes part in every collective, and in backward with a gradient of zero.
             return self.head(hidden[:1].float())[:0, 0].clone()  # type: ignore[no-any-return]
-        # A copy, because FSDP's backward hook would be lost on a view.
+        # A copy: FSDP warns of a view, whose backward hook an in-place operation would drop.
         return self.head(hidden[pack.predict_positions].float())[:, 0].clone()  # type: ignore[no-any-return]

@@ -5,7 +5,6 @@ import os
 import shutil
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
@@ -79,7 +78,7 @@ def _write_index(folder: Path, weight_map: dict[str, str]) -> None:
 def _write_config(model: PolicyModel | ValueModel, folder: Path) -> None:
     config = json.loads(model.hf.config.to_json_string(use_diff=False))
     config["architectures"] = [type(model.hf).__name__]
-    config["dtype"] = str(torch.float32).removeprefix("torch.")
+    config["dtype"] = "float32"
     for private in ("_attn_implementation", "attn_implementation", "_name_or_path"):
         config.pop(private, None)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from fsdp_backend.model.loading import saved_tensors
 from fsdp_backend.model.policy import PolicyModel
 from fsdp_backend.model.sharding import reshard
 from fsdp_backend.model.value import ValueModel
@@ -18,11 +19,7 @@ def full_weights(model: PolicyModel | ValueModel) -> Iterator[tuple[str, Tensor]
     """
     # A forward may have left gathered parameters, which would hide the float32 masters.
     reshard(model)
-    hf = model.hf
-    parameters = dict(hf.named_parameters())
-    saved = hf.state_dict(keep_vars=True)
-    buffers = {name: buffer for name, buffer in hf.named_buffers() if name in saved}
-    for name, tensor in {**parameters, **buffers}.items():
+    for name, tensor in saved_tensors(model.hf).items():
         with torch.no_grad():
             full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
             yield name, full.detach().cpu()
