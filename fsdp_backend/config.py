@@ -4,6 +4,7 @@ The field names are slime's flag names, and the docstring under a field is that 
 these classes, so a default stands in one place. Errors begin with the name of the field.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,14 @@ from typing import Literal
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
+
+
+def _is_regular_expression(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,9 @@ class RoleConfig:
     lr_wsd_decay_style: Literal["linear", "cosine", "exponential", "minus_sqrt"] = "exponential"
     """Shape of the final decay of the WSD style."""
 
+    optimizer: str = "adam"
+    """adam is AdamW. Else the dotted path of a class or function that is called as f(parameter_groups, lr=…) and returns a
+    torch optimizer; each group brings its weight_decay."""
     adam_beta1: float = 0.9
     """AdamW: decay of the first moment."""
     adam_beta2: float = 0.95
@@ -46,12 +58,19 @@ class RoleConfig:
     adam_eps: float = 1e-8
     """AdamW: added to the denominator."""
     weight_decay: float = 0.0
-    """AdamW: decoupled weight decay, on matrices only (not on norms and biases)."""
+    """Weight decay, on matrices only (not on norms and biases); AdamW's is decoupled."""
     clip_grad: float = 1.0
     """Largest gradient norm of an optimizer step; larger gradients are scaled down to it. 0 turns clipping off."""
+    freeze_params_name_list: tuple[str, ...] | None = None
+    """Regular expressions, searched in parameter names; what they find is not trained."""
+    only_train_params_name_list: tuple[str, ...] | None = None
+    """Regular expressions, searched in parameter names; what none of them finds is not trained."""
 
     global_batch_size: int | None = None
     """Rollouts in an optimizer step. None: the whole rollout batch, one step a pass."""
+    num_steps_per_rollout: int | None = None
+    """Optimizer steps that a pass over the rollout batch is cut into, another way to say --global-batch-size: the rollouts
+    divided by the steps. None: --global-batch-size says it."""
     micro_batch_size: int = 1
     """Samples in a micro-batch, when --use-dynamic-batch-size is off."""
     use_dynamic_batch_size: bool = False
@@ -62,17 +81,33 @@ class RoleConfig:
     """Recompute each transformer block in the backward pass: less memory, about a third more time."""
     bf16: bool = False
     """Compute in bfloat16. Master weights, gradient reduction and optimizer stay in float32, and so does the value head."""
+    dp_replicate_size: int = 1
+    """Copies of the sharded model (HSDP): shards are spread over ranks / dp_replicate_size ranks, gradients are then averaged
+    over the copies. 1 shards over all ranks."""
+    fsdp_reshard_after_forward: bool = True
+    """Free a transformer block's gathered parameters after its forward and gather them again for its backward. Off is faster
+    and needs room for the whole model."""
+    fsdp_cpu_offload: bool = False
+    """Keep parameters, gradients and optimizer state in host memory and bring each block to the accelerator when it is used.
+    Without an accelerator they are in host memory anyway."""
+    fsdp_defer_grad_reduce: bool = True
+    """Reduce gradients over the ranks once an optimizer step, after its last micro-batch. Off reduces after every micro-batch,
+    which needs no room for the whole model's gradients."""
 
     def __post_init__(self) -> None:
         _require(self.lr >= 0, f"lr must not be negative, got {self.lr}")
         _require(self.lr_warmup_iters >= 0, f"lr_warmup_iters must not be negative, got {self.lr_warmup_iters}")
         _require(self.min_lr <= self.lr, f"min_lr is {self.min_lr}, more than lr, which is {self.lr}")
-        for name in ("lr_decay_iters", "lr_wsd_decay_iters", "global_batch_size"):
+        for name in ("lr_decay_iters", "lr_wsd_decay_iters", "global_batch_size", "num_steps_per_rollout"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} must be at least 1, got {value}")
         _require(self.clip_grad >= 0, f"clip_grad must not be negative (0 turns it off), got {self.clip_grad}")
         _require(0 <= self.adam_beta1 < 1, f"adam_beta1 must lie in [0, 1), got {self.adam_beta1}")
         _require(0 <= self.adam_beta2 < 1, f"adam_beta2 must lie in [0, 1), got {self.adam_beta2}")
+        _require(self.dp_replicate_size >= 1, f"dp_replicate_size must be at least 1, got {self.dp_replicate_size}")
+        for name in ("freeze_params_name_list", "only_train_params_name_list"):
+            for expression in getattr(self, name) or ():
+                _require(_is_regular_expression(expression), f"{name}: {expression!r} is not a regular expression")
         _require(self.micro_batch_size >= 1, f"micro_batch_size must be at least 1, got {self.micro_batch_size}")
         _require(
             not self.use_dynamic_batch_size or (self.max_tokens_per_gpu or 0) >= 1,

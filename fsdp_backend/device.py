@@ -5,6 +5,8 @@ import os
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 
 def current() -> torch.device:
@@ -21,9 +23,35 @@ def select(local_rank: int) -> None:
         torch.accelerator.set_device_index(local_rank % torch.accelerator.device_count())
 
 
+def host() -> torch.device:
+    """Where tensors wait that have left the accelerator."""
+    return torch.device("cpu")
+
+
 def collective_backend() -> str:
-    """gloo on a CPU, nccl on CUDA, and what PyTorch names for other accelerators."""
-    return str(dist.get_default_backend_for_device(current().type))
+    """gloo for tensors in host memory, and what PyTorch names for the accelerator (nccl for CUDA)."""
+    kinds = sorted({"cpu", current().type})
+    return ",".join(f"{kind}:{dist.get_default_backend_for_device(kind)}" for kind in kinds)
+
+
+def offload_policy(wanted: bool) -> OffloadPolicy:
+    """FSDP's policy for parameters that live in host memory; without an accelerator they do anyway."""
+    return CPUOffloadPolicy() if wanted and torch.accelerator.is_available() else OffloadPolicy()
+
+
+def parameter_home(offloaded: bool) -> torch.device:
+    """Where a rank keeps its shards between uses."""
+    return host() if offloaded else current()
+
+
+def has_varlen_attention(query: Tensor) -> bool:
+    """Whether torch's varlen kernel takes tensors like this one."""
+    return query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
+
+
+def has_fused_optimizers() -> bool:
+    """Whether torch's fused optimizers run here."""
+    return current().type in ("cpu", "cuda", "xpu", "mps")
 
 
 def accelerator_count() -> int:
@@ -35,3 +63,9 @@ def share_cpu(processes: int) -> None:
     """Give this process its share of the machine's cores, where `processes` of them compute at once on the CPU."""
     if not torch.accelerator.is_available():
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
+
+
+def release_memory() -> None:
+    """Hand unused memory of this process back to the accelerator."""
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()

@@ -23,10 +23,10 @@ class Session:
         self.critic = Critic(config, mesh)
 
     def iterate(self, batch: RolloutBatch, rollout_id: int) -> dict[str, float]:
-        """Train both roles on one rollout: V_old and old log-probs first, then K critic passes and one actor pass."""
+        """Train both roles on one rollout: V_old (and old log-probs) first, then K critic passes and one actor pass."""
         batch = batch.with_columns(
             values=self.critic.values(batch),
-            log_probs=self.actor.log_probs(batch),
+            log_probs=self.actor.old_log_probs(batch),
             ref_log_probs=self.actor.ref_log_probs(batch),
         )
         batch = with_targets(batch, self.ppo)

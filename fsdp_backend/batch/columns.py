@@ -143,6 +143,13 @@ class RolloutBatch:
         counted = np.concatenate([[0], np.cumsum(self.loss_mask != 0)])
         return np.diff(counted[self.response_offsets])
 
+    def trainable_tokens(self, samples: Sequence[int]) -> NDArray[np.bool_]:
+        """[R] whether a response token belongs to one of these samples (positions in the batch) and has a loss mask."""
+        chosen = np.zeros(len(self), dtype=np.bool_)
+        chosen[list(samples)] = True
+        trainable: NDArray[np.bool_] = np.repeat(chosen, self.response_lengths) & (self.loss_mask != 0)
+        return trainable
+
     def with_columns(self, **columns: Any) -> "RolloutBatch":
         """The same batch with these columns set."""
         return replace(self, **columns)

@@ -16,7 +16,11 @@ from fsdp_backend.batch.plan import MicroBatch
 
 @dataclass(frozen=True)
 class Pack:
-    """T tokens and R response tokens of the samples packed. An empty micro-batch is one dummy token and no response."""
+    """T tokens and R trainable response tokens of the samples packed. An empty micro-batch is one dummy token and no response.
+
+    Response tokens without a loss mask are context only: no head is computed for them, and no overflow there can reach a
+    gradient.
+    """
 
     input_ids: Tensor
     """[1, T] int64."""
@@ -24,24 +28,26 @@ class Pack:
     """[1, T] int64, from 0 in every sample."""
     sample_lengths: tuple[int, ...]
     """Tokens of each sample, in the row's order."""
+    sample_starts: Tensor
+    """[samples + 1] int32, where each sample begins in the row; the last is T."""
     predict_positions: Tensor
-    """[R] int64, the position in the row that predicts each response token."""
+    """[R] int64, the position in the row that predicts each of these tokens."""
     targets: Tensor
-    """[R] int64, the response tokens."""
+    """[R] int64, the tokens."""
     response_index: Tensor
-    """[R] int64 on the CPU, where each response token stands in the batch's response columns."""
+    """[R] int64 on the CPU, where each of these tokens stands in the batch's response columns."""
 
     def column(self, column: np.ndarray) -> Tensor:
         """[R] the part of a response column that belongs to this pack, on its device."""
         return torch.from_numpy(column[self.response_index.numpy()]).to(self.input_ids.device)
 
 
-def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device, trainable_only: bool = False) -> Pack:
-    """Join these samples in the order given. With `trainable_only` the pack's response tokens are those with a loss mask: no
-    head is computed for the others, and no overflow there can reach a gradient."""
+def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device) -> Pack:
+    """Join these samples in the order given."""
     if not samples:
         zero, none = torch.zeros(1, 1, dtype=torch.int64, device=device), torch.zeros(0, dtype=torch.int64, device=device)
-        return Pack(zero, zero, (1,), none, none, torch.zeros(0, dtype=torch.int64))
+        starts = torch.tensor([0, 1], dtype=torch.int32, device=device)
+        return Pack(zero, zero, (1,), starts, none, none, torch.zeros(0, dtype=torch.int64))
     row, positions, predictors, responses = [], [], [], []
     start = 0
     for i in samples:
@@ -50,9 +56,9 @@ def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device, trainab
         row.append(batch.tokens[first:last])
         positions.append(np.arange(length))
         in_batch = np.arange(batch.response_offsets[i], batch.response_offsets[i + 1])
-        wanted = batch.loss_mask[in_batch] != 0 if trainable_only else np.ones(response, dtype=np.bool_)
-        predictors.append(np.arange(start + length - response - 1, start + length - 1)[wanted])
-        responses.append(in_batch[wanted])
+        trainable = batch.loss_mask[in_batch] != 0
+        predictors.append(np.arange(start + length - response - 1, start + length - 1)[trainable])
+        responses.append(in_batch[trainable])
         start += length
     input_ids = torch.from_numpy(np.concatenate(row)).to(device)
     predict_positions = torch.from_numpy(np.concatenate(predictors)).to(device)
@@ -60,6 +66,7 @@ def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device, trainab
         input_ids=input_ids[None],
         position_ids=torch.from_numpy(np.concatenate(positions)).to(device)[None],
         sample_lengths=tuple(len(r) for r in row),
+        sample_starts=torch.tensor(np.cumsum([0, *map(len, row)]), dtype=torch.int32, device=device),
         predict_positions=predict_positions,
         targets=input_ids[predict_positions + 1],
         response_index=torch.from_numpy(np.concatenate(responses)),

@@ -1,7 +1,7 @@
 """From a Hugging Face folder to a sharded model.
 
 The model is built on the meta device, sharded, and each rank then reads its own slice of every parameter: no rank ever holds
-the whole model, tied embeddings included.
+the whole model, tied embeddings included. Only a checkpoint that must be converted passes through rank 0 whole.
 """
 
 from collections.abc import Callable
@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from accelerate import init_empty_weights
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from fsdp_backend import device
 from fsdp_backend.config import RoleConfig
-from fsdp_backend.model.attention import PACKED
+from fsdp_backend.model.architecture import attention_for, causal_lm_class, require_exact, without_dropout
 from fsdp_backend.model.checkpoint_files import CheckpointFiles
+from fsdp_backend.model.conversion import is_converted, load_converted
+from fsdp_backend.model.freezing import freeze
 from fsdp_backend.model.policy import PolicyModel
 from fsdp_backend.model.sharding import shard
 from fsdp_backend.model.value import ValueModel
@@ -28,11 +31,10 @@ M = TypeVar("M", PolicyModel, ValueModel)
 def load_policy(folder: str, role: RoleConfig, mesh: DeviceMesh) -> PolicyModel:
     """A sharded policy with the weights of `folder`; raises ValueError for missing tensors, wrong shapes or unknown
     architectures."""
-    model = _materialise(lambda config: PolicyModel(_causal_lm(config)), folder, role, mesh)
-    files = CheckpointFiles(Path(folder))
-    absent = _fill(model, files, mesh)
+    model = _materialise(_policy, folder, role, mesh)
+    absent, surplus = _fill(model.hf, folder, mesh)
     # Old llama checkpoints hold the rotary frequencies, which are computed anew.
-    surplus = {n for n in files.names - set(model.hf.state_dict()) if not n.endswith("rotary_emb.inv_freq")}
+    surplus = {n for n in surplus if not n.endswith("rotary_emb.inv_freq")}
     if surplus:
         raise ValueError(f"{folder} holds {len(surplus)} tensors its architecture has no place for, first {sorted(surplus)[0]}")
     if absent:
@@ -44,8 +46,7 @@ def load_value(folder: str, role: RoleConfig, mesh: DeviceMesh) -> ValueModel:
     """A sharded critic. Without a value head in `folder` the head is zero; a lone weight or bias, or a missing backbone,
     raises."""
     model = _materialise(ValueModel.from_config, folder, role, mesh)
-    files = CheckpointFiles(Path(folder))
-    absent = _fill(model, files, mesh)
+    absent, _ = _fill(model.hf, folder, mesh)
     head = {f"{model.head_name}.{name}" for name, _ in model.head.named_parameters()}
     if absent == {f"{model.head_name}.bias"} and any(
         "SequenceClassification" in a for a in model.hf.config.architectures or ()
@@ -61,64 +62,55 @@ def load_value(folder: str, role: RoleConfig, mesh: DeviceMesh) -> ValueModel:
     return model
 
 
-def _causal_lm(config: Any) -> Any:
-    return AutoModelForCausalLM.from_config(config, attn_implementation=PACKED)
+def _policy(config: Any) -> PolicyModel:
+    model_class = causal_lm_class(config)
+    return PolicyModel(model_class._from_config(config, attn_implementation=attention_for(model_class, config)))
 
 
 def _materialise(build: Callable[[Any], M], folder: str, role: RoleConfig, mesh: DeviceMesh) -> M:
-    """Build on meta, shard, and allocate this rank's part: parameters hold garbage, buffers are right."""
+    """Build without memory for parameters, shard, and allocate this rank's part: parameters hold garbage, buffers are right."""
     config = AutoConfig.from_pretrained(folder, dtype=torch.float32)
-    _require_packable(config)
-    _without_dropout(config)
-    with torch.device("meta"):
+    require_exact(config)
+    without_dropout(config)
+    # Buffers are real from the start: rotary frequencies and the like stand in no checkpoint.
+    with init_empty_weights(include_buffers=False):
         model = build(config)
-    if not model.hf._supports_attention_backend:
-        raise ValueError(f"model type {config.model_type!r} does not let its attention be exchanged: not supported when packed")
     model.hf.tie_weights()
+    freeze(model.hf, role)
     if role.gradient_checkpointing:
         model.hf.activation_checkpointing_enable({"use_reentrant": False})
-    shard(model, mesh, role.bf16)
-    model.to_empty(device=device.current())
-    _renew_buffers(model)
+    shard(model, mesh, role)
+    buffers = {name: buffer.to(device.current()) for name, buffer in model.named_buffers()}
+    model.to_empty(device=device.parameter_home(role.fsdp_cpu_offload))
+    for name, buffer in buffers.items():
+        owner, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, buffer)
     return model.train()
 
 
-def _without_dropout(config: Any) -> None:
-    """Dropout would make the log-probs of a forward differ from those of the next."""
-    for name, value in config.to_dict().items():
-        if "drop" in name and isinstance(value, float):
-            setattr(config, name, 0.0)
-
-
-def _require_packable(config: Any) -> None:
-    """Raises ValueError for what would be read wrong, or would leak from one packed sample into another."""
-    if getattr(config, "quantization_config", None) is not None:
-        raise ValueError(f"model type {config.model_type!r} comes with quantization_config: quantized weights are not read")
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    if rope in ("dynamic", "longrope"):
-        raise ValueError(f"rope_type {rope!r} depends on the longest sample of a row: not supported when packed")
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    if kinds:
-        raise ValueError(
-            f"model type {config.model_type!r} has layers of kind {', '.join(sorted(kinds))}: not supported when packed"
-        )
-
-
-def _fill(model: PolicyModel | ValueModel, files: CheckpointFiles, mesh: DeviceMesh) -> set[str]:
-    """Read this rank's rows of every parameter and persistent buffer; returns the names that the files lack."""
-    absent = set()
+def _fill(hf: nn.Module, folder: str, mesh: DeviceMesh) -> tuple[set[str], set[str]]:
+    """Read every parameter and persistent buffer; returns the names that the checkpoint lacks, and those without a place."""
+    files, wanted = CheckpointFiles(Path(folder)), saved_tensors(hf)
+    surplus = files.names - set(hf.state_dict())
+    if surplus and is_converted(hf):
+        return load_converted(hf, wanted, folder, mesh)
     with torch.no_grad():
-        for name, tensor in saved_tensors(model.hf).items():
-            if name not in files:
-                absent.add(name)
-            elif isinstance(tensor, DTensor):
-                rows = -(-tensor.shape[0] // mesh.size())  # torch.chunk's rule, which fully_shard follows
-                start = min(mesh.get_local_rank() * rows, tensor.shape[0])
-                local = tensor.to_local()
-                local.copy_(files.read(name, tensor.shape, start, start + local.shape[0]))
-            else:
-                tensor.copy_(files.read(name, tensor.shape))
-    return absent
+        for name in wanted.keys() & files.names:
+            _read(files, name, wanted[name])
+    return wanted.keys() - files.names, surplus
+
+
+def _read(files: CheckpointFiles, name: str, tensor: Tensor) -> None:
+    """Fill this rank's rows of a parameter, or a whole buffer."""
+    if not isinstance(tensor, DTensor):
+        tensor.copy_(files.read(name, tensor.shape))
+        return
+    # Shards lie along the last dimension of the mesh; torch.chunk's rule, which fully_shard follows.
+    ranks, last = tensor.device_mesh, tensor.device_mesh.ndim - 1
+    rows = -(-tensor.shape[0] // ranks.size(last))
+    start = min(ranks.get_local_rank(last) * rows, tensor.shape[0])
+    local = tensor.to_local()
+    local.copy_(files.read(name, tensor.shape, start, start + local.shape[0]))
 
 
 def saved_tensors(hf: nn.Module) -> dict[str, torch.Tensor]:
@@ -126,17 +118,3 @@ def saved_tensors(hf: nn.Module) -> dict[str, torch.Tensor]:
     parameters = dict(hf.named_parameters())
     saved = hf.state_dict(keep_vars=True).keys()
     return parameters | {name: buffer for name, buffer in hf.named_buffers() if name in saved}
-
-
-def _renew_buffers(model: nn.Module) -> None:
-    """Compute what `to_empty` left undefined and no checkpoint holds: the rotary frequencies."""
-    for module in model.modules():
-        if not module._non_persistent_buffers_set:
-            continue
-        if not hasattr(module, "inv_freq") or not hasattr(module, "config"):
-            raise ValueError(
-                f"{type(module).__name__} has buffers that no checkpoint holds: this architecture is not supported"
-            )
-        fresh = type(module)(module.config)
-        for name in module._non_persistent_buffers_set:
-            getattr(module, name).copy_(getattr(fresh, name))

@@ -5,6 +5,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fsdp_backend.batch.packing import Pack
+from fsdp_backend.model.architecture import packs_samples
+from fsdp_backend.model.attention import hidden_states
 from fsdp_backend.model.logprob_head import LogProbHead
 
 # Scalings between the last hidden state and the logits that LogProbHead does not know.
@@ -16,6 +18,7 @@ class PolicyModel(nn.Module):
 
     def __init__(self, hf: Any) -> None:
         super().__init__()
+        self.packs_samples = packs_samples(type(hf), hf.config)
         for name in _UNKNOWN_LOGIT_SCALES:
             if getattr(hf.config, name, None) not in (None, 1.0):
                 raise ValueError(f"model type {hf.config.model_type!r} scales its logits by {name}: not supported")
@@ -29,9 +32,7 @@ class PolicyModel(nn.Module):
 
     def forward(self, pack: Pack, temperature: float, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
         """Returns: log-probs and entropies of the pack's response tokens, both [R] float32."""
-        hidden = self.hf.base_model(
-            input_ids=pack.input_ids, position_ids=pack.position_ids, use_cache=False, sample_lengths=pack.sample_lengths
-        ).last_hidden_state[0]
+        hidden = hidden_states(self.hf, pack)
         if not len(pack.targets):
             # An empty micro-batch still takes part in every collective, and in backward with a gradient of zero.
             nothing = self.hf.get_output_embeddings()(hidden[:1], pack.input_ids[0, :1], temperature)[0][:0]

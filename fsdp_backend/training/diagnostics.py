@@ -1,21 +1,35 @@
-"""What a person wants to know of a critic's pass, over the trainable tokens of the whole batch."""
+"""What a person wants to know of a critic's pass."""
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fsdp_backend.batch.columns import Floats, RolloutBatch
 from fsdp_backend.objective.explained_variance import explained_variance
 
+Measured = tuple[Floats, NDArray[np.bool_]]
+"""[R] values, and [R] bool, the response tokens they were measured on."""
 
-def critic_diagnostics(batch: RolloutBatch, before: Floats, after: Floats) -> dict[str, float]:
-    """Explained variance with the values from before and from after a pass, and the moments of the new values and the
-    returns."""
-    mask, returns = batch.tensor("loss_mask"), batch.tensor("returns")
-    report = {
-        "explained_variance_before": explained_variance(torch.from_numpy(before.copy()), returns, mask),
-        "explained_variance_after": explained_variance(torch.from_numpy(after.copy()), returns, mask),
+
+def critic_diagnostics(batch: RolloutBatch, before: Measured, after: Measured) -> dict[str, float]:
+    """Explained variance before and after a pass, and after it the moments of values and returns; each over the tokens that its
+    values were measured on."""
+    values, returns = _on(after, after[0]), _on(after, batch.column("returns"))
+    return {
+        "explained_variance_before": _explained(batch, before),
+        "explained_variance_after": _explained(batch, after),
+        "values_mean": float(values.mean()),
+        "values_std": float(values.std(unbiased=False)),
+        "returns_mean": float(returns.mean()),
+        "returns_std": float(returns.std(unbiased=False)),
     }
-    for name, column in (("values", after), ("returns", batch.column("returns"))):
-        kept = column[batch.loss_mask != 0]
-        report[f"{name}_mean"] = float(kept.mean()) if len(kept) else float("nan")
-        report[f"{name}_std"] = float(kept.std()) if len(kept) else float("nan")
-    return report
+
+
+def _explained(batch: RolloutBatch, measured: Measured) -> float:
+    values, tokens = measured
+    return explained_variance(torch.tensor(values), batch.tensor("returns"), torch.tensor(tokens))
+
+
+def _on(measured: Measured, column: Floats) -> Tensor:
+    return torch.tensor(column[measured[1]])

@@ -1,30 +1,34 @@
 """The step loop, one for both roles. A role brings its model and its loss; forward, backward and the optimizer step are
 here."""
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from fsdp_backend import device
 from fsdp_backend.batch.columns import Floats, RolloutBatch
 from fsdp_backend.batch.normaliser import token_weights
 from fsdp_backend.batch.packing import Pack, pack
-from fsdp_backend.batch.plan import Step, plan_pass, plan_step
+from fsdp_backend.batch.plan import Step, plan_pass
 from fsdp_backend.config import RoleConfig
 from fsdp_backend.distributed.collectives import all_sum, all_sum_metrics
+from fsdp_backend.model.cost import sample_cost
 from fsdp_backend.model.policy import PolicyModel
-from fsdp_backend.model.sharding import reshard
+from fsdp_backend.model.sharding import reduce_gradients, reshard
 from fsdp_backend.model.value import ValueModel
 from fsdp_backend.training.clock import learning_rate
-from fsdp_backend.training.optimizer import build_optimizer, clip_and_step
+from fsdp_backend.training.optimizer import build_optimizer, clip_and_step, move_state
 
-Loss = Callable[[Pack, RolloutBatch], tuple[Tensor, dict[str, Tensor]]]
-"""(pack, batch) -> loss per response token [R], and metrics per response token [R]; the learner weighs, sums and reduces
-both."""
+Loss = Callable[[Pack, RolloutBatch], tuple[Tensor, Tensor, dict[str, Tensor]]]
+"""(pack, batch) -> loss, the model's prediction (log-prob or value) and metrics, all per response token [R]. The learner
+weighs, sums and reduces loss and metrics."""
 
 
 @dataclass(frozen=True)
@@ -36,21 +40,25 @@ class PassReport:
     grad_norm: float
     num_steps: int
     skipped_steps: int
+    predictions: Floats
+    """[R] what the model predicted in the first step, before it changed: `predicted` says for which response tokens."""
+    predicted: NDArray[np.bool_]
+    """[R] the trainable tokens of the first step."""
 
 
 class Learner:
     """A sharded model with its optimizer, its clock and its plans."""
 
-    def __init__(
-        self, model: PolicyModel | ValueModel, role: RoleConfig, mesh: DeviceMesh, device: torch.device, num_rollout: int
-    ) -> None:
+    def __init__(self, model: PolicyModel | ValueModel, role: RoleConfig, mesh: DeviceMesh, num_rollout: int) -> None:
         self.model: Any = model
-        self.role = role
+        self.role = role if model.packs_samples else _one_sample_a_row(model, role, mesh)
         self.mesh = mesh
-        self.device = device
+        self.device = device.current()
         self.num_rollout = num_rollout
+        self.cost = sample_cost(model)
         self.optimizer = build_optimizer(model, role)
         self.rollouts_trained = 0
+        self.asleep = False
 
     def advance_clock(self) -> float:
         """Set the learning rate for the next rollout, count it, and return the rate."""
@@ -60,14 +68,43 @@ class Learner:
         self.rollouts_trained += 1
         return rate
 
-    def compute_column(self, batch: RolloutBatch, model: nn.Module, forward: Callable[[Pack], Tensor]) -> Floats:
-        """Run `forward` (pack -> [R of the pack]), which calls `model`, over the batch without gradients; [R] on every rank."""
+    def sleep(self) -> None:
+        """Free the accelerator for others: parameters and optimizer state move to host memory until `wake`."""
+        if not self.asleep:
+            reshard(self.model)
+            self._move(device.host())
+        self.asleep = True
+
+    def wake(self) -> None:
+        """Bring back what `sleep` took away."""
+        if self.asleep:
+            self._move(self.device)
+        self.asleep = False
+
+    def _move(self, place: torch.device) -> None:
+        if not self.role.fsdp_cpu_offload:
+            self.model.to(place)
+            move_state(self.optimizer, place)
+        device.release_memory()
+
+    def plan(self, batch: RolloutBatch, order: np.random.Generator | None = None) -> list[Step]:
+        """The optimizer steps of a pass over the batch."""
+        return plan_pass(batch, self.role, self.mesh.size(), order, self.cost)
+
+    def compute_column(
+        self, batch: RolloutBatch, model: nn.Module, forward: Callable[[Pack], Tensor], steps: list[Step] | None = None
+    ) -> Floats:
+        """Run `forward` (pack -> [R of the pack]), which calls `model`, without gradients.
+
+        Micro-batches are those of a pass in the batch's order (or of `steps`), so that an update cut the same way sees the same
+        numbers bit for bit. Returns: [R], the same on every rank, 0 for tokens that no loss is taken of.
+        """
         column = torch.zeros(int(batch.response_offsets[-1]), device=self.device)
-        step = plan_step(list(range(len(batch))), batch, self.role, self.mesh.size())
         with torch.no_grad():
-            for samples in step.ranks[self.mesh.get_local_rank()]:
-                packed = pack(batch, samples, self.device)
-                column[packed.response_index.to(self.device)] = forward(packed)
+            for step in self.plan(batch) if steps is None else steps:
+                for samples in step.ranks[self.mesh.get_local_rank()]:
+                    packed = pack(batch, samples, self.device)
+                    column[packed.response_index.to(self.device)] = forward(packed)
         reshard(model)
         return all_sum(column, self.mesh).cpu().numpy()
 
@@ -75,24 +112,50 @@ class Learner:
         self, batch: RolloutBatch, loss: Loss, per_token: bool, order: np.random.Generator | None = None
     ) -> PassReport:
         """One pass over the batch: an optimizer step for each `global_batch_size` rollouts."""
-        steps = plan_pass(batch, self.role, self.mesh.size(), order)
-        results = [self._step(batch, step, loss, per_token) for step in steps]
+        steps = self.plan(batch, order)
+        predictions = torch.zeros(int(batch.response_offsets[-1]), device=self.device)
+        results = [self._step(batch, step, loss, per_token, predictions if step is steps[0] else None) for step in steps]
         taken = [(metrics, norm) for metrics, norm, ok in results if ok]
         counted = taken or [(metrics, norm) for metrics, norm, _ in results]
-        means = {name: float(np.mean([metrics[name] for metrics, _ in counted])) for name in counted[0][0]}
-        return PassReport(means, float(np.mean([norm for _, norm in counted])), len(taken), len(steps) - len(taken))
+        return PassReport(
+            metrics={name: float(np.mean([metrics[name] for metrics, _ in counted])) for name in counted[0][0]},
+            grad_norm=float(np.mean([norm for _, norm in counted])),
+            num_steps=len(taken),
+            skipped_steps=len(steps) - len(taken),
+            predictions=all_sum(predictions, self.mesh).cpu().numpy(),
+            predicted=batch.trainable_tokens(steps[0].samples),
+        )
 
-    def _step(self, batch: RolloutBatch, step: Step, loss: Loss, per_token: bool) -> tuple[dict[str, float], float, bool]:
+    def _step(
+        self, batch: RolloutBatch, step: Step, loss: Loss, per_token: bool, predictions: Tensor | None
+    ) -> tuple[dict[str, float], float, bool]:
         weights = token_weights(batch, step, per_token)
         self.optimizer.zero_grad()
         sums: dict[str, Tensor] = {}
-        for samples in step.ranks[self.mesh.get_local_rank()]:
-            packed = pack(batch, samples, self.device, trainable_only=True)
+        micro_batches = step.ranks[self.mesh.get_local_rank()]
+        for number, samples in enumerate(micro_batches, start=1):
+            packed = pack(batch, samples, self.device)
             weight = packed.column(weights)
-            per_token_loss, metrics = loss(packed, batch)
+            reduce_gradients(self.model, number == len(micro_batches) or not self.role.fsdp_defer_grad_reduce)
+            per_token_loss, prediction, metrics = loss(packed, batch)
             # FSDP averages gradients over ranks; the weights are those of the whole step, so undo the average.
             torch.autograd.backward((per_token_loss * weight).sum() * self.mesh.size())
+            if predictions is not None:
+                predictions[packed.response_index.to(self.device)] = prediction.detach()
             for name, value in metrics.items():
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + (value.detach() * weight).sum()
         norm, taken = clip_and_step(self.optimizer, self.model.parameters(), self.role.clip_grad)
         return all_sum_metrics(sums, self.mesh), norm, taken
+
+
+def _one_sample_a_row(model: Any, role: RoleConfig, mesh: DeviceMesh) -> RoleConfig:
+    """For an architecture that would leak from one packed sample into another; it is said once."""
+    if mesh.get_rank() == 0:
+        kind = model.hf.config.model_type
+        logging.getLogger(__name__).warning(
+            "%s: model type %r mixes positions otherwise than by attention we can keep apart: "
+            "every micro-batch is one sample, whatever the batching flags say",
+            role.hf_checkpoint,
+            kind,
+        )
+    return replace(role, micro_batch_size=1, use_dynamic_batch_size=False)
