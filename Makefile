@@ -1,7 +1,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: help setup quickstart smollm2 test lint format clean
+.PHONY: help setup quickstart smollm2 test bench lint format clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -26,6 +26,10 @@ smollm2: setup  ## PPO on SmolLM2-135M-Instruct; wants a GPU
 
 test: setup  ## the whole suite
 	$(BIN)/python -m pytest
+
+bench: setup  ## ratios against TRL, GEMM peak, ranks and passes; wants a quiet machine (BENCH=--help for its flags)
+	$(BIN)/pip install --disable-pip-version-check -q -e '.[bench]'
+	$(BIN)/python -m tests.bench $(BENCH)
 
 lint: setup  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

@@ -11,7 +11,6 @@ from slime.backends.fsdp_utils.group import Pending
 from slime.backends.fsdp_utils.weight_sync import WeightSync
 from slime.observability.run_log import RunLog
 from slime.rollout.manager import RolloutManager
-from slime.rollout.to_batch import log_prob_difference
 
 
 @dataclass
@@ -41,13 +40,15 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
                 batch = with_old_policy_columns(batch, cluster, config, log)
                 critic_update = cluster.critic.start_update(batch, rollout_id)
             with log.phase("actor_update"):
-                metrics |= rollout_metrics | log_prob_difference(batch) | cluster.actor.start_update(batch, rollout_id).result()
+                metrics |= rollout_metrics | cluster.actor.start_update(batch, rollout_id).result()
             if cluster.engine_urls:
                 with log.phase("update_weights"):
                     weights.update()
             if is_due(config.run.save_interval, rollout_id + 1) or rollout_id + 1 == config.run.num_rollout:
                 with log.phase("save"):
                     save(cluster, log.run_dir / "checkpoints", rollout_id)
+            if config.cluster.offload_train:
+                leave_accelerator(cluster)
             unfinished = Unfinished(rollout_id, metrics | log.take_times(), len(batch.tokens), critic_update)
     finally:  # a rollout is recorded even if the one after it fails
         finish(unfinished, log)
@@ -57,13 +58,21 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
 
 
 def with_old_policy_columns(batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog) -> RolloutBatch:
-    """Add what is fixed before any update: V_old, old and reference log-probs, and the advantages and returns that follow."""
+    """Add what is fixed before any update: V_old, log-probs where they are needed, and the advantages and returns of them."""
     assert cluster.critic is not None
     with log.phase("values"):
         batch = batch.with_columns(values=cluster.critic.values(batch))
     with log.phase("log_probs"):
         log_probs, ref_log_probs = cluster.actor.log_probs(batch)
     return with_targets(batch.with_columns(log_probs=log_probs, ref_log_probs=ref_log_probs), config.ppo)
+
+
+def leave_accelerator(cluster: Cluster) -> None:
+    """Wait until the actor has left it; the critic leaves when its passes are done."""
+    sleeping = cluster.actor.start_sleep()
+    if cluster.critic is not None:
+        cluster.critic.start_sleep()
+    sleeping.result()
 
 
 def evaluate(config: RunConfig, rollouts: RolloutManager, log: RunLog, rollout_id: int, last: bool = False) -> dict[str, float]:

@@ -5,21 +5,37 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from fsdp_backend.batch.columns import RolloutBatch
 
 VOCABULARY = 40
-_ARCHITECTURES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 8}),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
-    "llama": (LlamaConfig, LlamaForCausalLM, {}),
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_HYBRID = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "qwen3": {"head_dim": 8},
+    "qwen2": {},
+    "llama": {},
+    "gemma": {"head_dim": 8},
+    "gemma3_text": {"head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+    "qwen3_moe": {"head_dim": 8, "num_experts": 4, **_EXPERTS},
+    "mixtral": {"num_local_experts": 4, **_EXPERTS},
+    "qwen3_next": {
+        "head_dim": 8,
+        "num_experts": 4,
+        "shared_expert_intermediate_size": 16,
+        "layer_types": ["linear_attention", "full_attention"],
+        **_EXPERTS,
+        **_HYBRID,
+    },
+    "mamba": {"state_size": 4},
+    "bloom": {"n_layer": 2, "n_head": 4},
 }
+"""What each model type needs besides the common settings."""
 
 
 def save_tiny_model(folder: Path, architecture: str = "qwen3", tied: bool = True, seed: int = 0, **config: Any) -> Path:
     """A causal language model of two layers with 32 hidden units, as a checkpoint folder without a tokenizer."""
-    config_class, model_class, extra = _ARCHITECTURES[architecture]
     settings = {
         "vocab_size": VOCABULARY,
         "hidden_size": 32,
@@ -29,11 +45,15 @@ def save_tiny_model(folder: Path, architecture: str = "qwen3", tied: bool = True
         "num_key_value_heads": 2,
         "max_position_embeddings": 128,
         "tie_word_embeddings": tied,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
         # Larger than usual, so that attention and logits are far from uniform.
         "initializer_range": 0.2,
     }
     torch.manual_seed(seed)
-    model_class(config_class(**{**settings, **extra, **config})).save_pretrained(folder)
+    settings = {**settings, **ARCHITECTURES[architecture], **config}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **settings)).save_pretrained(folder)
     return folder
 
 

@@ -27,9 +27,6 @@ class CheckpointFiles:
             raise ValueError(f"{folder} holds neither {SINGLE} nor {INDEX}: only safetensors checkpoints are read")
         self._open: dict[Path, Any] = {}
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._file_of
-
     @property
     def names(self) -> set[str]:
         """All tensor names."""

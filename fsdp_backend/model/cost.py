@@ -19,10 +19,11 @@ def sample_cost(model: PolicyModel | ValueModel) -> SampleCost:
     blocks = transformer_blocks(model.hf)
     visited = _share_of_experts(config)
     weights = sum(p.numel() * (visited if p.ndim == 3 else 1.0) for block in blocks for p in block.parameters() if p.ndim >= 2)
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    heads = getattr(config, "num_attention_heads", 0)
+    head_dim = getattr(config, "head_dim", None)
+    width = heads * head_dim if head_dim else config.hidden_size * bool(heads)
     # Queries meet keys and weights meet values, 2 FLOPs each, with half of all pairs on average.
-    pairs = 2 * len(blocks) * heads * head_dim
+    pairs = 2 * len(blocks) * width
     head: nn.Linear = model.hf.get_output_embeddings() if isinstance(model, PolicyModel) else model.head
     return SampleCost(per_token=2.0 * weights, per_token_pair=float(pairs), per_response_token=2.0 * head.weight.numel())
 

@@ -95,8 +95,9 @@ def _fill(hf: nn.Module, folder: str, mesh: DeviceMesh) -> tuple[set[str], set[s
     if surplus and is_converted(hf):
         return load_converted(hf, wanted, folder, mesh)
     with torch.no_grad():
-        for name in wanted.keys() & files.names:
-            _read(files, name, wanted[name])
+        for name, tensor in wanted.items():
+            if name in files.names:
+                _read(files, name, tensor)
     return wanted.keys() - files.names, surplus
 
 

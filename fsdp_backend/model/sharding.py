@@ -60,15 +60,19 @@ def _prefetch(chain: list[nn.Module]) -> None:
 
 
 def transformer_blocks(hf: nn.Module) -> list[nn.Module]:
-    """The modules that transformers itself declares must not be split, in order."""
+    """The modules that transformers itself declares must not be split, in order; of nested ones the outermost."""
     names = set(getattr(hf, "_no_split_modules", None) or ())
-    # A block that is sharded already has a class made by FSDP, with its own as a parent.
-    blocks = [module for module in hf.modules() if names & {parent.__name__ for parent in type(module).__mro__}]
+    blocks: dict[str, nn.Module] = {}
+    for path, module in hf.named_modules():
+        # A block that is sharded already has a class made by FSDP, with its own as a parent.
+        declared = names & {parent.__name__ for parent in type(module).__mro__}
+        if declared and not any(path.startswith(f"{outer}.") for outer in blocks):
+            blocks[path] = module
     if not blocks:
         raise ValueError(
             f"{type(hf).__name__} does not say which modules its blocks are (_no_split_modules): nothing to shard by"
         )
-    return blocks
+    return list(blocks.values())
 
 
 def reshard(model: nn.Module) -> None:

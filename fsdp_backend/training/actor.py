@@ -25,6 +25,7 @@ class Actor:
         if self.ppo.uses_reference:
             frozen = replace(config.actor, gradient_checkpointing=False)
             self.reference = load_policy(self.ppo.ref_load or config.actor.hf_checkpoint, frozen, mesh).requires_grad_(False)
+            self.learner.frozen = (self.reference,)
 
     def old_log_probs(self, batch: RolloutBatch) -> Floats | None:
         """[R] log-probs under the policy as it is now; None where nobody needs them before the update: when it takes a single

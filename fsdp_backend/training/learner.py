@@ -47,7 +47,10 @@ class PassReport:
 
 
 class Learner:
-    """A sharded model with its optimizer, its clock and its plans."""
+    """A sharded model with its optimizer, its clock and its plans.
+
+    `frozen` are models without an optimizer that sleep and wake with it, such as the actor's reference.
+    """
 
     def __init__(self, model: PolicyModel | ValueModel, role: RoleConfig, mesh: DeviceMesh, num_rollout: int) -> None:
         self.model: Any = model
@@ -58,6 +61,7 @@ class Learner:
         self.cost = sample_cost(model)
         self.optimizer = build_optimizer(model, role)
         self.rollouts_trained = 0
+        self.frozen: tuple[nn.Module, ...] = ()
         self.asleep = False
 
     def advance_clock(self) -> float:
@@ -71,7 +75,6 @@ class Learner:
     def sleep(self) -> None:
         """Free the accelerator for others: parameters and optimizer state move to host memory until `wake`."""
         if not self.asleep:
-            reshard(self.model)
             self._move(device.host())
         self.asleep = True
 
@@ -83,7 +86,9 @@ class Learner:
 
     def _move(self, place: torch.device) -> None:
         if not self.role.fsdp_cpu_offload:
-            self.model.to(place)
+            for model in (self.model, *self.frozen):
+                reshard(model)
+                model.to(place)
             move_state(self.optimizer, place)
         device.release_memory()
 

@@ -45,6 +45,9 @@ class ClusterArgs:
     """Rollout engines, one GPU each. None: 1."""
     colocate: bool = False
     """Let actor, critic and rollout engines share GPUs instead of having their own. On a CPU they always share."""
+    offload_train: bool = False
+    """Move the trainers' parameters and optimizer state to host memory when a rollout's training is done, and back for the
+    next: room for rollout engines on the same GPUs."""
     distributed_timeout_minutes: float = 10.0
     """How long a rank waits for the others before it gives up."""
 

@@ -41,13 +41,19 @@ def _critic_overrides() -> type:
 CriticOverrides: Any = _critic_overrides()
 CRITIC_SWITCHES = frozenset(f"critic_{name}" for name, kind in get_type_hints(RoleConfig).items() if kind is bool)
 """Flags of the critic that are on or off."""
+STEP_SIZE = ("global_batch_size", "num_steps_per_rollout")
+"""Two ways to say one thing."""
 
 
 def critic_role(actor: RoleConfig, overrides: Any) -> RoleConfig:
     """The actor's settings with the critic's own put over them."""
-    own = {f.name.removeprefix("critic_"): getattr(overrides, f.name) for f in dataclasses.fields(overrides)}
+    values = {f.name.removeprefix("critic_"): getattr(overrides, f.name) for f in dataclasses.fields(overrides)}
+    own = {name: value for name, value in values.items() if value is not None}
+    if own.keys() & set(STEP_SIZE):
+        # The critic has said it in one way; what the actor says in the other would contradict it.
+        own = dict.fromkeys(STEP_SIZE, None) | own
     try:
-        return dataclasses.replace(actor, **{name: value for name, value in own.items() if value is not None})
+        return dataclasses.replace(actor, **own)
     except ValueError as error:
         names = "|".join(f.name for f in dataclasses.fields(RoleConfig))
         raise ValueError(re.sub(rf"\b(?:{names})\b", r"critic_\g<0>", str(error))) from error

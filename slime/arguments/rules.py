@@ -64,15 +64,19 @@ def _stop_strings(config: RunConfig) -> None:
 
 def _batch_sizes_divide(config: RunConfig) -> None:
     samples = config.rollout.rollout_batch_size * config.rollout.n_samples_per_prompt
-    for flag, size in (
-        ("--global-batch-size", config.actor.global_batch_size),
-        ("--critic-global-batch-size", config.critic.global_batch_size),
-    ):
-        if size is not None and samples % size:
+    rollout = (
+        f"the {samples} samples of a rollout (--rollout-batch-size {config.rollout.rollout_batch_size} x "
+        f"--n-samples-per-prompt {config.rollout.n_samples_per_prompt})"
+    )
+    for prefix, role in (("--", config.actor), ("--critic-", config.critic)):
+        size, steps = role.global_batch_size, role.num_steps_per_rollout
+        for flag, number in ((f"{prefix}global-batch-size", size), (f"{prefix}num-steps-per-rollout", steps)):
+            if number is not None and samples % number:
+                raise UserError(f"{flag} {number} does not divide {rollout}")
+        if size is not None and steps is not None and size * steps != samples:
             raise UserError(
-                f"{flag} {size} does not divide the {samples} samples of a rollout "
-                f"(--rollout-batch-size {config.rollout.rollout_batch_size} x "
-                f"--n-samples-per-prompt {config.rollout.n_samples_per_prompt})"
+                f"{prefix}global-batch-size {size} and {prefix}num-steps-per-rollout {steps} contradict each other: "
+                f"{size} x {steps} is {size * steps}, not {rollout}; give one of them"
             )
 
 

@@ -51,7 +51,6 @@ _ROLLOUT = (
     Metric("rollout/truncated", "fraction", "share of responses cut off at the length limit"),
     Metric("rollout/prompt_length", "tokens", "mean length of a prompt"),
     Metric("rollout/num_samples", "samples", "samples in the rollout"),
-    Metric("rollout/log_prob_abs_diff", "nats", "mean |rollout engine's log-prob - actor's log-prob| of a token"),
 )
 
 _EVAL = (
@@ -68,6 +67,7 @@ _ACTOR = (
     Metric("train/entropy", "nats", "mean entropy of the policy's next-token distribution"),
     Metric("train/kl_loss", "nats", "KL to the reference model, as added to the loss"),
     Metric("train/ref_kl", "nats", "KL estimate between the policy and the reference model"),
+    Metric("train/train_rollout_logprob_abs_diff", "nats", "mean |rollout engine's log-prob - actor's, before its update|"),
     Metric("train/sft_loss", "nats", "mean cross-entropy of a target token in a supervised run"),
     Metric("train/grad_norm", "norm", "actor's gradient norm before clipping"),
     Metric("train/lr", "rate", "actor's learning rate"),

@@ -122,7 +122,7 @@ PANELS: tuple[PanelSpec, ...] = (
     PanelSpec(
         "Log-prob difference",
         "nats per token",
-        (LineSpec("rollout/log_prob_abs_diff", "rollout engine to actor"),),
+        (LineSpec("train/train_rollout_logprob_abs_diff", "rollout engine to actor"),),
     ),
     PanelSpec("Throughput", "tokens per second", (LineSpec("perf/tokens_per_second", "tokens/s"),)),
 )

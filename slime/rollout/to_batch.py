@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from fsdp_backend.batch.columns import RolloutBatch
 from slime.arguments.errors import UserError
 from slime.utils.types import Sample
@@ -66,11 +64,3 @@ def rollout_metrics(batch: RolloutBatch, rewarded: bool = True) -> dict[str, flo
         "rollout/truncated": float(batch.truncated.mean()),
         "rollout/num_samples": float(len(batch)),
     }
-
-
-def log_prob_difference(batch: RolloutBatch) -> dict[str, float]:
-    """How far the engine's log-probs are from the actor's, over trainable tokens: a check of engine and weight update."""
-    if batch.rollout_log_probs is None or batch.log_probs is None:
-        return {}
-    difference = np.abs(batch.rollout_log_probs - batch.log_probs)[batch.loss_mask != 0]
-    return {"rollout/log_prob_abs_diff": float(difference.mean()) if len(difference) else float("nan")}

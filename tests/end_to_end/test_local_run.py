@@ -57,7 +57,7 @@ def test_every_rollout_is_recorded_with_a_diagnosis_of_each_pass(finished: Path)
 
 def test_the_engine_generates_with_the_actors_weights_after_every_update(finished: Path) -> None:
     for row in metrics_of(finished)[:3]:
-        assert row["rollout/log_prob_abs_diff"] < 1e-4
+        assert row["train/train_rollout_logprob_abs_diff"] < 1e-4
 
 
 def test_two_runs_with_one_seed_are_equal_bit_for_bit(inputs: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def role(**settings: Any) -> RoleConfig:
         {"lr_decay_iters": 0},
         {"lr_wsd_decay_iters": 0},
         {"global_batch_size": 0},
+        {"num_steps_per_rollout": 0},
         {"clip_grad": -1.0},
         {"adam_beta1": 1.0},
         {"adam_beta1": -0.1},
@@ -49,7 +50,7 @@ def test_dynamic_batches_need_a_token_budget(budget: int | None) -> None:
     [
         {"lr": 0.0},
         {"min_lr": 1e-6, "lr": 1e-6},
-        {"lr_decay_iters": 1, "lr_wsd_decay_iters": 1, "global_batch_size": 1},
+        {"lr_decay_iters": 1, "lr_wsd_decay_iters": 1, "global_batch_size": 1, "num_steps_per_rollout": 1},
         {"clip_grad": 0.0, "adam_beta1": 0.0, "adam_beta2": 0.0},
         {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 1},
         {"max_tokens_per_gpu": 8192},

@@ -32,8 +32,8 @@ class TrainGroup(ABC):
     def close(self) -> None:
         """End the processes."""
 
-    def log_probs(self, batch: RolloutBatch) -> tuple[Floats, Floats | None]:
-        """Actor: log-probs of the policy, and of the reference."""
+    def log_probs(self, batch: RolloutBatch) -> tuple[Floats | None, Floats | None]:
+        """Actor: log-probs of the policy, and of the reference; None for those that nothing needs."""
         return self.submit("log_probs", batch).result()  # type: ignore[no-any-return]
 
     def values(self, batch: RolloutBatch) -> Floats:
@@ -43,6 +43,10 @@ class TrainGroup(ABC):
     def start_update(self, batch: RolloutBatch, rollout_id: int) -> Pending[dict[str, float]]:
         """Begin to train on the batch, without waiting for it."""
         return self.submit("update", batch, rollout_id)
+
+    def start_sleep(self) -> Pending[None]:
+        """Leave the accelerator after what was submitted before, until the next verb."""
+        return self.submit("sleep")
 
     def export(self, folder: Path) -> None:
         """Write a Hugging Face folder."""

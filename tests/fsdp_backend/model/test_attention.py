@@ -1,6 +1,7 @@
 """Packed attention against plain transformers, one sample at a time, and against a naive masked softmax."""
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -18,6 +19,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {}),
     "qwen2": ("qwen2", {}),
     "llama": ("llama", {}),
+    "gemma": ("gemma", {}),
+    "gemma3 with a window": ("gemma3_text", {}),
+    "qwen3 with experts": ("qwen3_moe", {}),
+    "mixtral": ("mixtral", {}),
     "qwen2 with a window": ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
     "llama with yarn": ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0}}),
 }
@@ -25,6 +30,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def tokens(lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> Tensor:
     return torch.randint(VOCABULARY, (sum(lengths),), generator=torch.Generator().manual_seed(seed))
+
+
+def starts(lengths: tuple[int, ...]) -> Tensor:
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
 
 
 def hidden_alone(model: Any, row: Tensor, lengths: tuple[int, ...]) -> Tensor:
@@ -38,7 +47,11 @@ def hidden_packed(model: Any, row: Tensor, lengths: tuple[int, ...]) -> Tensor:
     """Last hidden states [T, H] of all samples in one row."""
     positions = torch.cat([torch.arange(n) for n in lengths])
     return model.base_model(  # type: ignore[no-any-return]
-        input_ids=row[None], position_ids=positions[None], use_cache=False, sample_lengths=lengths
+        input_ids=row[None],
+        position_ids=positions[None],
+        use_cache=False,
+        sample_lengths=lengths,
+        sample_starts=starts(lengths),
     ).last_hidden_state[0]
 
 
@@ -67,16 +80,17 @@ def test_a_packed_row_gives_the_states_and_gradients_of_each_sample_alone(both: 
     torch.testing.assert_close(gradients(packed, together), gradients(plain, alone), atol=1e-4, rtol=1e-4)
 
 
-def test_other_samples_do_not_change_a_samples_states_by_a_bit(both: tuple[Any, Any]) -> None:
+def test_other_samples_do_not_change_a_samples_states(both: tuple[Any, Any]) -> None:
     _, packed = both
     row, start, stop = tokens(), 6, 18
     other = (row + 1) % VOCABULARY
     other[start:stop] = row[start:stop]
     with torch.no_grad():
         before, after = hidden_packed(packed, row, LENGTHS), hidden_packed(packed, other, LENGTHS)
-    assert torch.equal(before[start:stop], after[start:stop])
-    assert not torch.equal(before[:start], after[:start])
-    assert not torch.equal(before[stop:], after[stop:])
+    # Not bit for bit: how many tokens an expert gets decides the shape of its matrix product.
+    torch.testing.assert_close(before[start:stop], after[start:stop], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(before[:start], after[:start], atol=1e-2)
+    assert not torch.allclose(before[stop:], after[stop:], atol=1e-2)
 
 
 def test_later_tokens_do_not_change_earlier_states(both: tuple[Any, Any]) -> None:
@@ -85,8 +99,8 @@ def test_later_tokens_do_not_change_earlier_states(both: tuple[Any, Any]) -> Non
     changed[7:] = (changed[7:] + 1) % VOCABULARY
     with torch.no_grad():
         before, after = hidden_packed(packed, row, (12,)), hidden_packed(packed, changed, (12,))
-    assert torch.equal(before[:7], after[:7])
-    assert not torch.equal(before[7:], after[7:])
+    torch.testing.assert_close(before[:7], after[:7], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(before[7:], after[7:], atol=1e-2)
 
 
 def random_heads(heads: int, key_heads: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,9 +125,8 @@ def naive(query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, ...], s
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
 def test_attention_is_a_masked_softmax_within_each_sample(window: int | None, key_heads: int) -> None:
     query, key, value = random_heads(4, key_heads, sum(LENGTHS))
-    got, weights = packed_attention(
-        nn.Module(), query, key, value, None, sample_lengths=LENGTHS, scaling=0.3, sliding_window=window
-    )
+    samples: dict[str, Any] = {"sample_lengths": LENGTHS, "sample_starts": starts(LENGTHS)}
+    got, weights = packed_attention(nn.Module(), query, key, value, None, scaling=0.3, sliding_window=window, **samples)
     assert weights is None
     torch.testing.assert_close(got, naive(query, key, value, LENGTHS, 0.3, window), atol=1e-5, rtol=1e-5)
 
@@ -136,4 +149,4 @@ def test_what_it_cannot_do_exactly_is_refused(case: str) -> None:
     arguments = {"attention_mask": None, **REFUSED[case]()}
     query, key, value = random_heads(4, 4, 3)
     with pytest.raises(ValueError, match="not supported when packed"):
-        packed_attention(query=query, key=key, value=value, sample_lengths=(3,), **arguments)
+        packed_attention(query=query, key=key, value=value, sample_lengths=(3,), sample_starts=starts((3,)), **arguments)

@@ -44,6 +44,24 @@ def test_on_policy_the_ratio_is_exactly_one_packing_included(checkpoint: Path) -
     assert np.isclose(metrics["pg_loss"], metrics["on_policy_loss"], atol=1e-6)
 
 
+def engine_difference(mesh: DeviceMesh, settings: TrainConfig) -> tuple[float, float]:
+    """As the update reports it, and by hand."""
+    actor = Actor(settings, mesh)
+    batch = random_batch(8, masked=True)
+    noise = np.random.default_rng(0).normal(size=int(batch.response_offsets[-1])).astype(np.float32)
+    batch = batch.with_columns(rollout_log_probs=actor.log_probs(batch) + noise, advantages=noise)
+    by_sample = [
+        (np.abs(noise) * batch.loss_mask)[start:stop].sum() / max(batch.loss_mask[start:stop].sum(), 1)
+        for start, stop in zip(batch.response_offsets, batch.response_offsets[1:], strict=False)
+    ]
+    return actor.update(batch)["train_rollout_logprob_abs_diff"], float(np.mean(by_sample))
+
+
+def test_the_rollout_engines_log_probs_are_compared_with_those_from_before_the_update(checkpoint: Path) -> None:
+    for reported, by_hand in run_world(2, engine_difference, config(checkpoint)):
+        assert np.isclose(reported, by_hand, atol=1e-5)
+
+
 def test_the_kl_to_a_reference_equal_to_the_policy_is_zero(checkpoint: Path) -> None:
     metrics = run_world(1, first_update, config(checkpoint, use_kl_loss=True, kl_loss_coef=0.5, kl_loss_type="k3"))[0]
     assert metrics["kl_loss"] == 0.0

@@ -3,20 +3,22 @@
 import copy
 from typing import Any
 
+import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
+from fsdp_backend import device
 from fsdp_backend.config import RoleConfig
 from fsdp_backend.training.optimizer import build_optimizer, clip_and_step
 from tests.worlds import run_world
 
 
-def sharded_linear(mesh: DeviceMesh) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def sharded_linear(mesh: DeviceMesh, optimizer: str = "adam") -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = torch.nn.Linear(6, 4)
     fully_shard(model, mesh=mesh)
-    return model, build_optimizer(model, RoleConfig(hf_checkpoint="", lr=0.1, weight_decay=0.5))
+    return model, build_optimizer(model, RoleConfig(hf_checkpoint="", lr=0.1, weight_decay=0.5, optimizer=optimizer))
 
 
 def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -76,3 +78,67 @@ def decays(mesh: DeviceMesh) -> dict[int, float]:
 
 def test_weight_decay_is_on_matrices_only() -> None:
     assert run_world(1, decays)[0] == {2: 0.5, 1: 0.0}
+
+
+def fresh_state(mesh: DeviceMesh) -> tuple[bool, bool, list[dict[str, Any]]]:
+    torch.manual_seed(0)
+    untouched = [p.detach().clone() for p in torch.nn.Linear(6, 4).parameters()]
+    model, optimizer = sharded_linear(mesh)
+    kept = all(
+        torch.equal(p.full_tensor(), u)  # type: ignore[attr-defined]
+        for p, u in zip(model.parameters(), untouched, strict=True)
+    )
+    no_gradient = all(p.grad is None for p in model.parameters())
+    states = [
+        {name: float(t.full_tensor().abs().sum() if name != "step" else t) for name, t in optimizer.state[p].items()}
+        for p in model.parameters()
+    ]
+    return kept, no_gradient, states
+
+
+def test_adams_state_is_there_from_the_start_and_nothing_else_has_changed() -> None:
+    for kept, no_gradient, states in run_world(2, fresh_state):
+        assert kept
+        assert no_gradient
+        assert states == [{"step": 0.0, "exp_avg": 0.0, "exp_avg_sq": 0.0}] * 2
+
+
+def one_step(mesh: DeviceMesh, optimizer: str) -> tuple[str, bool | None, list[torch.Tensor]]:
+    model, made = sharded_linear(mesh, optimizer)
+    model(torch.arange(12.0).view(2, 6)).square().sum().backward()
+    clip_and_step(made, model.parameters(), clip_grad=0.0)
+    weights = [p.full_tensor().detach() for p in model.parameters()]  # type: ignore[attr-defined]
+    return type(made).__name__, made.defaults.get("fused"), weights
+
+
+def test_the_first_step_is_that_of_plain_adamw_and_fused_where_the_device_can() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 4)
+    groups = [{"params": [model.weight], "weight_decay": 0.5}, {"params": [model.bias], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=0.1, betas=(0.9, 0.95), eps=1e-8)
+    model(torch.arange(12.0).view(2, 6)).square().sum().backward()
+    optimizer.step()
+    for name, fused, weights in run_world(2, one_step, "adam"):
+        assert (name, fused) == ("AdamW", device.has_fused_optimizers())
+        for got, want in zip(weights, model.parameters(), strict=True):
+            torch.testing.assert_close(got, want.detach())
+
+
+def test_another_optimizer_comes_by_its_dotted_path() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 4)
+    groups = [{"params": [model.weight], "weight_decay": 0.5}, {"params": [model.bias], "weight_decay": 0.0}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    model(torch.arange(12.0).view(2, 6)).square().sum().backward()
+    optimizer.step()
+    for name, _, weights in run_world(2, one_step, "torch.optim.SGD"):
+        assert name == "SGD"
+        for got, want in zip(weights, model.parameters(), strict=True):
+            torch.testing.assert_close(got, want.detach())
+
+
+@pytest.mark.parametrize("path", ["sgd", "torch.optim.Nothing", "nowhere.Adam", "collections.OrderedDict"])
+def test_what_makes_no_optimizer_is_an_error_that_names_it(path: str) -> None:
+    model = torch.nn.Linear(6, 4)
+    with pytest.raises(ValueError, match=f"optimizer '?{path}"):
+        build_optimizer(model, RoleConfig(hf_checkpoint="", optimizer=path))

@@ -136,6 +136,7 @@ def test_the_config_that_a_run_writes_parses_back_to_the_same(checkpoint: Path, 
         " --rollout-stop-token-ids 1 2 --eval-prompt-data a x.jsonl b y.jsonl --eval-interval 2 --lambd-alpha 2"
         " --critic-lambd 0.9 --colocate --critic-num-gpus-per-node 2"
         " --critic-max-tokens-per-gpu 512 --critic-use-dynamic-batch-size"
+        " --num-steps-per-rollout 2 --critic-global-batch-size 8"
         " --eval-temperature 0"
     )
     config = parse(checkpoint, *flags.split(), "--rollout-stop", "two words", "#", "-", "yes", "é\n")

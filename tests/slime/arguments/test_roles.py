@@ -35,6 +35,25 @@ def test_a_critic_flag_set_to_zero_is_set(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "size", "steps"),
+    [
+        ("--global-batch-size 4", 4, None),
+        ("--num-steps-per-rollout 4", None, 4),
+        ("--global-batch-size 4 --num-steps-per-rollout 2", 4, 2),
+        ("--global-batch-size 4 --critic-num-steps-per-rollout 8", None, 8),
+        ("--num-steps-per-rollout 4 --critic-global-batch-size 8", 8, None),
+        ("--global-batch-size 4 --num-steps-per-rollout 2 --critic-global-batch-size 8", 8, None),
+        ("--num-steps-per-rollout 4 --critic-global-batch-size 4 --critic-num-steps-per-rollout 2", 4, 2),
+    ],
+)
+def test_a_critic_that_says_how_large_its_steps_are_takes_nothing_of_that_from_the_actor(
+    checkpoint: Path, flags: str, size: int | None, steps: int | None
+) -> None:
+    critic = parse(checkpoint, *flags.split()).critic
+    assert (critic.global_batch_size, critic.num_steps_per_rollout) == (size, steps)
+
+
+@pytest.mark.parametrize(
     ("flags", "actor", "critic"),
     [
         ("", False, False),

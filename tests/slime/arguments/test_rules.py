@@ -14,6 +14,16 @@ REFUSED = [
     ("--global-batch-size 3", "--global-batch-size 3 does not divide the 8 samples of a rollout"),
     ("--critic-global-batch-size 5", "--critic-global-batch-size 5 does not divide the 8 samples"),
     ("--global-batch-size 4 --critic-global-batch-size 16", "--critic-global-batch-size 16 does not divide"),
+    ("--num-steps-per-rollout 3", "--num-steps-per-rollout 3 does not divide the 8 samples of a rollout"),
+    ("--critic-num-steps-per-rollout 5", "--critic-num-steps-per-rollout 5 does not divide the 8 samples"),
+    (
+        "--global-batch-size 4 --num-steps-per-rollout 4",
+        "--global-batch-size 4 and --num-steps-per-rollout 4 contradict each other: 4 x 4 is 16, not the 8 samples",
+    ),
+    (
+        "--critic-global-batch-size 2 --critic-num-steps-per-rollout 2",
+        "--critic-global-batch-size 2 and --critic-num-steps-per-rollout 2 contradict each other: 2 x 2 is 4, not the 8",
+    ),
     ("--critic-update-steps 0", "--critic-update-steps must be at least 1, got 0"),
     ("--actor-num-nodes 2", "--actor-num-nodes 2: runs over several nodes are not supported yet"),
     ("--critic-num-nodes 3", "--critic-num-nodes 3: runs over several nodes are not supported yet"),
@@ -70,6 +80,10 @@ def test_an_empty_stop_string_is_refused(checkpoint: Path) -> None:
 
 ACCEPTED = [
     "--global-batch-size 8 --critic-global-batch-size 2",
+    "--num-steps-per-rollout 2 --critic-num-steps-per-rollout 8",
+    "--global-batch-size 4 --num-steps-per-rollout 2",
+    "--global-batch-size 4 --critic-num-steps-per-rollout 4",
+    "--num-steps-per-rollout 4 --critic-global-batch-size 8",
     "--eval-temperature 0",
     "--rm-type None --custom-rm-path a.b --reward-key score",
     "--eval-prompt-data a x b y --eval-interval 5",

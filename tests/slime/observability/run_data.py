@@ -14,7 +14,7 @@ def full_row(rollout: int) -> Row:
         "rollout/reward": 0.1 * rollout,
         "rollout/response_length": 100 + rollout,
         "rollout/truncated": 0.05,
-        "rollout/log_prob_abs_diff": 0.004,
+        "train/train_rollout_logprob_abs_diff": 0.004,
         "eval/gsm8k/reward": 0.2 + 0.1 * rollout,
         "eval/gsm8k/response_length": 90,
         "eval/svamp/reward": 0.5,

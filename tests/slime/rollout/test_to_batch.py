@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slime.arguments.errors import UserError
-from slime.rollout.to_batch import log_prob_difference, rollout_metrics, to_batch
+from slime.rollout.to_batch import rollout_metrics, to_batch
 from slime.utils.types import Sample
 
 ARGS = SimpleNamespace(reward_key=None)
@@ -106,16 +106,3 @@ def test_metrics_are_means_over_samples() -> None:
     }
     assert rollout_metrics(batch) == metrics
     assert set(metrics) - set(rollout_metrics(batch, rewarded=False)) == {"rollout/reward", "rollout/reward_std"}
-
-
-def test_the_engines_log_probs_are_compared_on_trainable_tokens() -> None:
-    samples = [sample(loss_mask=[1, 0, 1], rollout_log_probs=[-1.0, -9.0, -3.0])]
-    batch = to_batch(ARGS, samples)
-    assert log_prob_difference(batch) == {}
-    compared = batch.with_columns(log_probs=np.array([-1.5, 0.0, -3.0], dtype=np.float32))
-    assert log_prob_difference(compared) == {"rollout/log_prob_abs_diff": 0.25}
-
-
-def test_where_nothing_is_trainable_the_difference_is_nan() -> None:
-    batch = to_batch(ARGS, [sample(remove_sample=True, rollout_log_probs=[-1.0, -2.0, -3.0])])
-    assert math.isnan(log_prob_difference(batch.with_columns(log_probs=batch.rollout_log_probs))["rollout/log_prob_abs_diff"])
