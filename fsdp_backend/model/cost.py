@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from torch import nn
-
 from fsdp_backend.batch.cost import SampleCost
 from fsdp_backend.model.policy import PolicyModel
 from fsdp_backend.model.sharding import transformer_blocks
@@ -24,8 +22,8 @@ def sample_cost(model: PolicyModel | ValueModel) -> SampleCost:
     width = heads * head_dim if head_dim else config.hidden_size * bool(heads)
     # Queries meet keys and weights meet values, 2 FLOPs each, with half of all pairs on average.
     pairs = 2 * len(blocks) * width
-    head: nn.Linear = model.hf.get_output_embeddings() if isinstance(model, PolicyModel) else model.head
-    return SampleCost(per_token=2.0 * weights, per_token_pair=float(pairs), per_response_token=2.0 * head.weight.numel())
+    head = 2.0 * model.head.weight.numel()
+    return SampleCost(per_token=2.0 * weights, per_token_pair=float(pairs), per_response_token=head)
 
 
 def _share_of_experts(config: Any) -> float:

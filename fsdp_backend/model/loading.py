@@ -28,10 +28,20 @@ from fsdp_backend.model.value import ValueModel
 M = TypeVar("M", PolicyModel, ValueModel)
 
 
+def build_policy(folder: str, role: RoleConfig, mesh: DeviceMesh) -> PolicyModel:
+    """The sharded policy of a folder's config; its parameters hold garbage. Raises ValueError for unknown architectures."""
+    return _materialise(_policy, folder, role, mesh)
+
+
+def build_value(folder: str, role: RoleConfig, mesh: DeviceMesh) -> ValueModel:
+    """The sharded critic of a folder's config; its parameters hold garbage. Raises ValueError for unknown architectures."""
+    return _materialise(ValueModel.from_config, folder, role, mesh)
+
+
 def load_policy(folder: str, role: RoleConfig, mesh: DeviceMesh) -> PolicyModel:
     """A sharded policy with the weights of `folder`; raises ValueError for missing tensors, wrong shapes or unknown
     architectures."""
-    model = _materialise(_policy, folder, role, mesh)
+    model = build_policy(folder, role, mesh)
     absent, surplus = _fill(model.hf, folder, mesh)
     # Old llama checkpoints hold the rotary frequencies, which are computed anew.
     surplus = {n for n in surplus if not n.endswith("rotary_emb.inv_freq")}
@@ -45,7 +55,7 @@ def load_policy(folder: str, role: RoleConfig, mesh: DeviceMesh) -> PolicyModel:
 def load_value(folder: str, role: RoleConfig, mesh: DeviceMesh) -> ValueModel:
     """A sharded critic. Without a value head in `folder` the head is zero; a lone weight or bias, or a missing backbone,
     raises."""
-    model = _materialise(ValueModel.from_config, folder, role, mesh)
+    model = build_value(folder, role, mesh)
     absent, _ = _fill(model.hf, folder, mesh)
     head = {f"{model.head_name}.{name}" for name, _ in model.head.named_parameters()}
     if absent == {f"{model.head_name}.bias"} and any(

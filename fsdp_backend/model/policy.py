@@ -26,18 +26,21 @@ class PolicyModel(nn.Module):
         self.hf = hf
 
     @property
+    def head(self) -> LogProbHead:
+        """Hidden state to log-probs."""
+        head: LogProbHead = self.hf.get_output_embeddings()
+        return head
+
+    @property
     def tied(self) -> bool:
         """Whether the head's weight is the embedding's."""
-        return self.hf.get_output_embeddings().weight is self.hf.get_input_embeddings().weight
+        return self.head.weight is self.hf.get_input_embeddings().weight
 
     def forward(self, pack: Pack, temperature: float, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
         """Returns: log-probs and entropies of the pack's response tokens, both [R] float32."""
         hidden = hidden_states(self.hf, pack)
         if not len(pack.targets):
             # An empty micro-batch still takes part in every collective, and in backward with a gradient of zero.
-            nothing = self.hf.get_output_embeddings()(hidden[:1], pack.input_ids[0, :1], temperature)[0][:0]
+            nothing = self.head(hidden[:1], pack.input_ids[0, :1], temperature)[0][:0]
             return nothing, nothing
-        log_probs, entropy = self.hf.get_output_embeddings()(
-            hidden[pack.predict_positions], pack.targets, temperature, entropy_grad
-        )
-        return log_probs, entropy
+        return self.head(hidden[pack.predict_positions], pack.targets, temperature, entropy_grad)  # type: ignore[no-any-return]

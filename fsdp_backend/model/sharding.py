@@ -6,11 +6,13 @@ in the root.
 """
 
 import itertools
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from fsdp_backend import device
 from fsdp_backend.config import RoleConfig
@@ -83,6 +85,12 @@ def reshard(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
+
+
+def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """What this rank holds of them."""
+    locals_ = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    return sum(local.numel() * local.element_size() for local in locals_)
 
 
 def reduce_gradients(model: nn.Module, now: bool) -> None:

@@ -95,7 +95,8 @@ def situations(draw: st.DrawFn, limit: st.SearchStrategy[RoleConfig] = ANY_LIMIT
     index = draw(st.permutations([7 * rollout % 100 for rollout, n in enumerate(siblings) for _ in range(n)]))
     n = len(index)
     lengths = draw(st.lists(st.integers(2, 60), min_size=n, max_size=n))
-    masks = [draw(st.lists(st.integers(0, 1), max_size=min(length - 1, 8))) for length in lengths]
+    drawn = draw(st.lists(st.integers(0, 15), min_size=n, max_size=n))
+    masks = [([1] * (k % 4) + [0] * (k // 4))[: length - 1] for k, length in zip(drawn, lengths, strict=True)]
     said = draw(st.sampled_from([(size, None), (None, steps), (size, steps)]))
     return Situation(
         batch=batch_of(lengths, list(index), masks),

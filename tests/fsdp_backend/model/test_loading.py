@@ -27,6 +27,7 @@ from fsdp_backend.model.checkpoint_files import CheckpointFiles
 from fsdp_backend.model.loading import load_policy, load_value
 from fsdp_backend.model.policy import PolicyModel
 from fsdp_backend.model.value import ValueModel
+from tests.memory import anonymous_bytes
 from tests.tiny import VOCABULARY, random_batch, save_tiny_model
 from tests.worlds import run_world
 
@@ -328,12 +329,6 @@ def check_no_draws(mesh: DeviceMesh, folder: str) -> None:
 
 def test_loading_draws_no_random_numbers(tmp_path: Path) -> None:
     run_world(1, check_no_draws, str(save_tiny_model(tmp_path)))
-
-
-def anonymous_bytes() -> int:
-    """Memory of this process that is not a mapped file: what it allocated."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
-    return int(line.split()[1]) * 1024
 
 
 def peak_while_loading(mesh: DeviceMesh, folder: str, critic: bool) -> int:
