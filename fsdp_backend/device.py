@@ -65,6 +65,13 @@ def share_cpu(processes: int) -> None:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
 
 
+def total_memory() -> int:
+    """Bytes of the current accelerator, or of the host where there is none."""
+    if torch.accelerator.is_available():
+        return int(torch.accelerator.get_memory_info()[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def release_memory() -> None:
     """Hand unused memory of this process back to the accelerator."""
     if torch.accelerator.is_available():

@@ -1,8 +1,8 @@
 """How much memory a rank of a role will need, found out without needing it.
 
-The role's own code runs on fake tensors, which have shapes and no memory, as rank 0 of a world that does not exist: the model is
-built, sharded and trained on the largest micro-batches of its plan, and every storage that comes and goes is counted. Kernels'
-inner buffers, the caching allocator's waste and the libraries' own memory are not in it.
+The role's own code runs on fake tensors, which have shapes and no memory, as rank 0 of a world that does not exist: the model
+is built, sharded and trained on the largest micro-batches of its plan, and every storage that comes and goes is counted. The
+buffers inside kernels, what an allocator wastes, and the libraries' own memory are not in it.
 """
 
 import gc
@@ -95,7 +95,7 @@ def estimate(
 @contextmanager
 def _imaginary_world(size: int) -> Iterator[DeviceMesh]:
     """Rank 0 of ranks that answer nothing: collectives return at once, with tensors of the right shape."""
-    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())  # type: ignore[no-untyped-call]
+    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
     try:
         yield init_device_mesh(device.current().type, (size,))
     finally:
@@ -110,11 +110,13 @@ def _largest(learner: Learner, batch: RolloutBatch) -> list[Pack]:
 
 def _faked(packed: Pack, fake: FakeTensorMode) -> Pack:
     tensors = {f.name: getattr(packed, f.name) for f in fields(packed) if isinstance(getattr(packed, f.name), Tensor)}
-    return replace(packed, **{name: fake.from_tensor(tensor) for name, tensor in tensors.items()})
+    faked: dict[str, Any] = {name: fake.from_tensor(tensor) for name, tensor in tensors.items()}
+    return replace(packed, **faked)
 
 
 def _predict(model: PolicyModel | ValueModel, packed: Pack) -> Tensor:
-    return model(packed, 1.0)[0] if isinstance(model, PolicyModel) else model(packed)
+    prediction: Tensor = model(packed, 1.0)[0] if isinstance(model, PolicyModel) else model(packed)
+    return prediction
 
 
 def _forward(model: PolicyModel | ValueModel, packed: Pack) -> None:
@@ -176,11 +178,12 @@ class _LiveBytes(TorchDispatchMode):
             return result
 
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
-        return super().__enter__()  # type: ignore[no-any-return]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __exit__(self, *error: Any) -> None:
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if DTensor in types:

@@ -10,6 +10,7 @@ from slime.arguments.errors import UserError
 USAGE = """usage: slime COMMAND …
 
   train    train a language model by PPO with a critic: slime train --help
+  estimate the memory that slime train with the same flags would take, without starting it
   report   draw report.html of a run folder again: slime report RUN_DIR
 """
 
@@ -17,7 +18,11 @@ USAGE = """usage: slime COMMAND …
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    commands: dict[str, Callable[[list[str]], None]] = {"train": train_command, "report": report_command}
+    commands: dict[str, Callable[[list[str]], None]] = {
+        "train": train_command,
+        "estimate": estimate_command,
+        "report": report_command,
+    }
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
@@ -71,6 +76,20 @@ def train_command(words: list[str]) -> None:
     finally:
         cluster.close()
     print(f"checkpoint: {run_dir / 'checkpoints' / 'latest'}")
+
+
+def estimate_command(words: list[str]) -> None:
+    """Print what a run with these flags would need."""
+    from slime.arguments.parse import parse_arguments
+
+    config = parse_arguments(words)
+    sys.path.insert(0, str(Path.cwd()))
+    from slime.estimate import print_estimate
+
+    try:
+        print_estimate(config)
+    except ValueError as error:  # a checkpoint that can't be trained
+        raise UserError(str(error)) from error
 
 
 def report_command(words: list[str]) -> None:

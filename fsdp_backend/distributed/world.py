@@ -1,5 +1,6 @@
 """Joining and leaving the process group that a role's ranks share."""
 
+import os
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -20,6 +21,19 @@ class Rendezvous:
     address: str | None = None
     port: int | None = None
     timeout_minutes: float = 10.0
+    hosted: bool = False
+    """Whether someone else answers at address and port, as torchrun does; else rank 0 does."""
+
+    @classmethod
+    def from_torchrun(cls) -> "Rendezvous":
+        """What torchrun told this process; raises ValueError if it was not started by torchrun."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+        missing = [name for name in names if name not in os.environ]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} not set: start this with torchrun --nproc-per-node N …")
+        rank, size, local, address, port = (os.environ[name] for name in names)
+        hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        return cls(int(rank), int(size), int(local), address, int(port), hosted=hosted)
 
 
 def join(meeting: Rendezvous) -> DeviceMesh:
@@ -31,7 +45,7 @@ def join(meeting: Rendezvous) -> DeviceMesh:
                 raise ValueError(f"{meeting.world_size} ranks need an address and a port to meet at")
             store: Store = HashStore()
         else:
-            host = meeting.rank == 0
+            host = meeting.rank == 0 and not meeting.hosted
             wait = timedelta(minutes=meeting.timeout_minutes)
             store = TCPStore(meeting.address, meeting.port, meeting.world_size, is_master=host, timeout=wait)
         dist.init_process_group(

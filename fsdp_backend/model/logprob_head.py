@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-# Two float32 chunks stay in a CPU's caches; matrix products are no faster in larger ones.
+# On a CPU a quarter of this is as fast, more leaves the caches; an accelerator waits for kernel launches if chunks are small.
 TOKENS_PER_CHUNK = 1024
 VOCABULARY_PER_CHUNK = 4096
 
-# e^_FLOOR is 0 in every dtype, and so is _FLOOR times that, where -inf times 0 is NaN.
+# Its exponential is 0 in every dtype, and so is their product, while -inf times 0 is NaN.
 _FLOOR = -1e4
 
 
 @dataclass(frozen=True)
 class KeptTokens:
-    """The part of the vocabulary that each token was sampled from (top-p, top-k): `ids[offsets[t] : offsets[t + 1]]` for token t."""
+    """What of the vocabulary each token was sampled from (top-p, top-k): token t from `ids[offsets[t] : offsets[t + 1]]`."""
 
     ids: Tensor
     """[N] int64. Order and repetition within a token do not matter."""
@@ -35,8 +35,8 @@ class KeptTokens:
 class LogProbHead(nn.Linear):
     """An `nn.Linear` from hidden states to vocabulary, so that FSDP's hooks fire, called with the tokens to look up.
 
-    `TOKENS_PER_CHUNK` times `VOCABULARY_PER_CHUNK` logits are alive at a time, and their exponentials. Matrix products run in the
-    dtype of the parameters; statistics, and sums of gradients over chunks, are float32 (float64 for float64 parameters).
+    `TOKENS_PER_CHUNK` times `VOCABULARY_PER_CHUNK` logits are alive at a time, with their exponentials. Matrix products run in
+    the dtype of the parameters; statistics, and sums of gradients over chunks, are float32 (float64 for float64 parameters).
     """
 
     @classmethod
@@ -57,16 +57,15 @@ class LogProbHead(nn.Linear):
         Unlike slime's, the entropy too is that of the kept entries; for slime's, call again without `kept`.
 
         Returns: log-probs of the targets and entropy in nats, both [T] float32 (float64 for float64 input). The entropy
-        carries a gradient only with `entropy_grad`.
+        carries a gradient only with `entropy_grad`. A target outside the vocabulary gives NaN, or, with `kept`, an error.
         """
-        result: tuple[Tensor, Tensor] = _LogProbAndEntropy.apply(  # type: ignore[no-untyped-call]
+        return _LogProbAndEntropy.apply(  # type: ignore[no-any-return, no-untyped-call]
             hidden, self.weight, self.bias, targets, 1 / temperature, entropy_grad, kept
         )
-        return result
 
 
 class _LogProbAndEntropy(torch.autograd.Function):
-    """Keeps three numbers a token for backward: with x = z - max z, they are max z, the sum of e^x, and the mean of x under p."""
+    """With x = z - max z, three numbers a token are kept for backward: max z, the sum of e^x, and the mean of x under p."""
 
     @staticmethod
     def forward(
@@ -82,7 +81,7 @@ class _LogProbAndEntropy(torch.autograd.Function):
         cells = None if kept is None else _KeptCells(kept, targets, len(weight))
         chunks = _Chunks(hidden, weight, bias, targets, scale, cells)
         maximum = hidden.new_full(targets.shape, torch.finfo(chunks.dtype).min, dtype=chunks.dtype)
-        target_logit = torch.full_like(maximum, torch.nan)  # and so it stays for a target outside the vocabulary
+        target_logit = torch.full_like(maximum, torch.nan)
         total, weighted = torch.zeros_like(maximum), torch.zeros_like(maximum)  # sums of e^x and of x e^x so far
         for columns in _slices(len(weight), VOCABULARY_PER_CHUNK):
             for rows in _slices(len(hidden), TOKENS_PER_CHUNK):
@@ -90,63 +89,59 @@ class _LogProbAndEntropy(torch.autograd.Function):
                 at, here = chunks.targets_in(rows, columns)
                 target_logit[rows] = torch.where(here, z.gather(1, at), target_logit[rows, None]).squeeze(1)
 
-                new_maximum = torch.maximum(maximum[rows], z.amax(1))
-                shift = (maximum[rows] - new_maximum).clamp_(min=_FLOOR)
-                maximum[rows] = new_maximum
+                old_maximum = maximum[rows].clone()
+                torch.maximum(old_maximum, z.amax(1), out=maximum[rows])
+                shift = (old_maximum - maximum[rows]).clamp_(min=_FLOOR)
                 weighted[rows].addcmul_(total[rows], shift).mul_(shift.exp())
                 total[rows].mul_(shift.exp())
 
-                x, exponential = chunks.exponential(z, new_maximum)
+                x, exponential = chunks.exponential(z, maximum[rows])
                 total[rows].add_(exponential.sum(1))
                 weighted[rows].add_(x.mul_(exponential).sum(1))
         mean = weighted / total
         ctx.save_for_backward(hidden, weight, bias, targets, maximum, total, mean)
-        ctx.scale, ctx.entropy_grad, ctx.cells = scale, entropy_grad, cells
+        ctx.scale, ctx.cells = scale, cells
         log_probs, entropy = target_logit - maximum - total.log(), total.log() - mean
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy)
         return log_probs, entropy
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, by_log_probs: Tensor, by_entropy: Tensor) -> tuple[Tensor | None, ...]:
+    @once_differentiable
+    def backward(ctx: Any, grad_log_probs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, maximum, total, mean = ctx.saved_tensors
-        chunks = _Chunks(hidden, weight, bias, targets, ctx.scale, ctx.cells)
-        # log p + H = x - mean, so the gradient by a logit is onehot * target_term + e^x * (intercept + slope * x).
-        target_term = by_log_probs * ctx.scale
-        slope = -by_entropy * ctx.scale / total if ctx.entropy_grad else None
-        intercept = -target_term / total if slope is None else -target_term / total - slope * mean
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        by_hidden = torch.zeros_like(hidden, dtype=chunks.dtype) if needs_hidden else None
-        by_weight = torch.empty_like(weight) if needs_weight else None
-        by_bias = torch.zeros_like(bias, dtype=chunks.dtype) if needs_bias else None
+        chunks = _Chunks(hidden, weight, bias, targets, ctx.scale, ctx.cells)
+        # log p + H = x - mean, so a logit's gradient is onehot * target_term + e^x * (slope * x + intercept).
+        target_term = grad_log_probs * ctx.scale
+        slope = -grad_entropy * ctx.scale / total
+        intercept = -target_term / total - slope * mean
+        grad_hidden = torch.zeros_like(hidden, dtype=chunks.dtype)
+        grad_weight = torch.empty_like(weight if needs_weight else weight[:0])
+        grad_bias = weight.new_zeros(len(weight), dtype=chunks.dtype)
         for columns in _slices(len(weight), VOCABULARY_PER_CHUNK):
-            weight_sum = None if by_weight is None else _zeros_in(by_weight[columns], chunks.dtype)
+            weight_sum = grad_weight[columns].to(chunks.dtype).zero_()  # the slice itself where the dtype is the same
             for rows in _slices(len(hidden), TOKENS_PER_CHUNK):
-                x, by_logits = chunks.exponential(chunks.logits(rows, columns), maximum[rows])
-                factor = intercept[rows, None] if slope is None else x.mul_(slope[rows, None]).add_(intercept[rows, None])
-                by_logits.mul_(factor)
+                x, grad_logits = chunks.exponential(chunks.logits(rows, columns), maximum[rows])
+                grad_logits.mul_(x.mul_(slope[rows, None]).add_(intercept[rows, None]))
                 at, here = chunks.targets_in(rows, columns)
-                by_logits.scatter_(1, at, by_logits.gather(1, at) + here * target_term[rows, None])
-                if by_bias is not None:
-                    by_bias[columns].add_(by_logits.sum(0))
-                by_logits = chunks.as_operand(by_logits)
-                if by_hidden is not None:
-                    _add_product(by_hidden[rows], by_logits, weight[columns])
-                if weight_sum is not None:
-                    _add_product(weight_sum, by_logits.t(), hidden[rows])
-            if by_weight is not None and weight_sum is not None and weight_sum.dtype != weight.dtype:
-                by_weight[columns] = weight_sum
-        return (
-            None if by_hidden is None else by_hidden.to(hidden.dtype),
-            by_weight,
-            None if by_bias is None or bias is None else by_bias.to(bias.dtype),
-            *[None] * 4,
-        )
+                grad_logits.scatter_(1, at, grad_logits.gather(1, at) + here * target_term[rows, None])
+                if needs_bias:
+                    grad_bias[columns].add_(grad_logits.sum(0))
+                operand = chunks.as_operand(grad_logits)
+                if needs_hidden:
+                    _add_product(grad_hidden[rows], operand, weight[columns])
+                if needs_weight:
+                    _add_product(weight_sum, operand.t(), hidden[rows])
+            if weight_sum.dtype != grad_weight.dtype:
+                grad_weight[columns] = weight_sum
+        gradients = grad_hidden.to(hidden.dtype), grad_weight, grad_bias.to(weight.dtype)
+        needed = (needs_hidden, needs_weight, needs_bias)
+        return *(g if n else None for g, n in zip(gradients, needed, strict=True)), None, None, None, None
 
 
 class _Chunks:
-    """Logits of a slice of the tokens by a slice of the vocabulary, each in the memory of the one before."""
+    """The logits of a slice of the tokens by a slice of the vocabulary, each chunk in the memory of the one before."""
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scale: float, kept: "_KeptCells | None"
@@ -162,8 +157,8 @@ class _Chunks:
         """[rows, columns] tempered logits, -inf where not kept."""
         shape = (rows.stop - rows.start, columns.stop - columns.start)
         product, z = _shaped(self._operand, shape), _shaped(self._logits, shape)
-        added, factor = (product, 0.0) if self.bias is None else (self.bias[columns], self.scale)
-        torch.addmm(added, self.hidden[rows], self.weight[columns].t(), beta=factor, alpha=self.scale, out=product)
+        added, beta = (product, 0.0) if self.bias is None else (self.bias[columns], self.scale)
+        torch.addmm(added, self.hidden[rows], self.weight[columns].t(), beta=beta, alpha=self.scale, out=product)
         if self._operand is not self._logits:
             z.copy_(product)
         if self.kept is not None:
@@ -174,14 +169,13 @@ class _Chunks:
         return z
 
     def targets_in(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
-        """Both [rows, 1]: the target's place in this chunk's columns, and whether it is in them at all (else any place)."""
+        """Both [rows, 1]: the target's place among these columns, and whether it is among them at all (any place if not)."""
         targets = self.targets[rows, None]
-        return (targets - columns.start).clamp(0, columns.stop - columns.start - 1), (columns.start <= targets) & (
-            targets < columns.stop
-        )
+        here = (targets >= columns.start) & (targets < columns.stop)
+        return (targets - columns.start).clamp_(0, columns.stop - columns.start - 1), here
 
     def exponential(self, z: Tensor, maximum: Tensor) -> tuple[Tensor, Tensor]:
-        """x = z - maximum, in place of z, and e^x."""
+        """x = z - maximum, in the place of z, and e^x."""
         x = z.sub_(maximum[:, None]).clamp_(min=_FLOOR)
         return x, torch.exp(x, out=_shaped(self._exponential, z.shape))
 
@@ -191,29 +185,25 @@ class _Chunks:
 
 
 class _KeptCells:
-    """The kept entries and the targets, sorted by the chunk that they are in."""
+    """The kept entries, targets among them, sorted by chunk."""
 
     def __init__(self, kept: KeptTokens, targets: Tensor, vocabulary: int) -> None:
-        if len(kept.offsets) != len(targets) + 1:
-            raise ValueError(
-                f"kept tokens: {len(kept.offsets)} offsets for {len(targets)} tokens; one more than tokens is needed"
-            )
         tokens = torch.arange(len(targets), device=targets.device)
         rows = torch.cat([tokens.repeat_interleave(kept.offsets.diff(), output_size=len(kept.ids)), tokens])
         ids = torch.cat([kept.ids, targets])
         if bool(((ids < 0) | (ids >= vocabulary)).any()):
-            raise ValueError(f"kept tokens: an id is outside the vocabulary of {vocabulary}")
+            raise ValueError(f"a kept token or a target is outside the vocabulary of {vocabulary}")
         self._across = -(-len(targets) // TOKENS_PER_CHUNK)
         cell, order = (ids // VOCABULARY_PER_CHUNK * self._across + rows // TOKENS_PER_CHUNK).sort()
-        self._rows, self._ids = rows[order] % TOKENS_PER_CHUNK, ids[order] % VOCABULARY_PER_CHUNK
-        cells = self._across * -(-vocabulary // VOCABULARY_PER_CHUNK)
-        self._bounds: list[int] = torch.searchsorted(cell, torch.arange(cells + 1, device=cell.device)).tolist()
+        self._at = rows[order] % TOKENS_PER_CHUNK, ids[order] % VOCABULARY_PER_CHUNK
+        every_cell = torch.arange(self._across * -(-vocabulary // VOCABULARY_PER_CHUNK) + 1, device=cell.device)
+        self._begin: list[int] = torch.searchsorted(cell, every_cell).tolist()
 
     def within(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
-        """Where in this chunk they are."""
+        """Their places in this chunk: rows and columns."""
         cell = columns.start // VOCABULARY_PER_CHUNK * self._across + rows.start // TOKENS_PER_CHUNK
-        of_cell = slice(self._bounds[cell], self._bounds[cell + 1])
-        return self._rows[of_cell], self._ids[of_cell]
+        here = slice(self._begin[cell], self._begin[cell + 1])
+        return self._at[0][here], self._at[1][here]
 
 
 def _slices(length: int, size: int) -> Iterator[slice]:
@@ -224,14 +214,6 @@ def _shaped(memory: Tensor, shape: tuple[int, ...]) -> Tensor:
     return memory[: shape[0] * shape[1]].view(shape)
 
 
-def _zeros_in(memory: Tensor, dtype: torch.dtype) -> Tensor:
-    """Zeros of this dtype: in that memory where it has it, else in new."""
-    return memory.zero_() if memory.dtype == dtype else torch.zeros_like(memory, dtype=dtype)
-
-
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """total += a @ b, summed in the dtype of `total`."""
-    if total.dtype == a.dtype:
-        total.addmm_(a, b)
-    else:
-        total.add_(a @ b)
+    return total.addmm_(a, b) if total.dtype == a.dtype else total.add_(a @ b)

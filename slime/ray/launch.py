@@ -9,12 +9,9 @@ from ray.util.placement_group import placement_group
 from fsdp_backend import device
 from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
-from slime.backends.cluster import Cluster
+from slime.backends.cluster import Cluster, world_sizes
 from slime.backends.embedded.router import Router
 from slime.ray.groups import EngineGroup, RayGroup, on_bundle
-
-# slime's default, where there are GPUs.
-_GPUS_PER_NODE = 8
 
 
 def launch(config: RunConfig) -> Cluster:
@@ -40,17 +37,6 @@ def launch(config: RunConfig) -> Cluster:
             cluster.router = (router.host, router.port)
         cluster.resources = resources.pop_all()
         return cluster
-
-
-def world_sizes(config: RunConfig, gpus: int) -> dict[str, int]:
-    """Processes of each role. `gpus` of this machine tells whether slime's default of 8 a node applies, or 1 on a CPU."""
-    cluster = config.cluster
-    per_node = cluster.actor_num_gpus_per_node or (_GPUS_PER_NODE if gpus else 1)
-    actor = cluster.actor_num_nodes * per_node
-    critic = (cluster.critic_num_nodes or cluster.actor_num_nodes) * (cluster.critic_num_gpus_per_node or per_node)
-    if not config.ppo.uses_critic:
-        return {"actor": actor, "critic": 0, "rollout": 0}
-    return {"actor": actor, "critic": critic, "rollout": cluster.rollout_num_gpus or 1}
 
 
 def _places(config: RunConfig, sizes: dict[str, int]) -> dict[str, list[dict[str, Any]]]:

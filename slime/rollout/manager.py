@@ -41,6 +41,13 @@ class RolloutManager:
             for name, dataset in self.args.eval_datasets.items():
                 _require_text(f"--eval-prompt-data {name}", dataset)
 
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt in the data; the limit where prompts are not text yet."""
+        prompts = [sample.prompt for sample in self.data_source.dataset.origin_samples]
+        if not all(isinstance(prompt, str) for prompt in prompts):
+            return int(self.args.rollout_max_prompt_len)
+        return max(len(ids) for ids in self.args.tokenizer(prompts, add_special_tokens=False)["input_ids"])
+
     def connect(self, host: str, port: int) -> None:
         """Where the rollout engines listen from now on."""
         self.args.sglang_router_ip, self.args.sglang_router_port = host, port

@@ -14,7 +14,7 @@ from tests.fsdp_backend.batch.situations import Situation, batch_of, limits, mic
 from tests.golden import Case, cases
 
 WORLDS = [1, 2, 3, 4]
-reproducible = settings(derandomize=True, deadline=None, max_examples=60)
+reproducible = settings(derandomize=True, deadline=None, max_examples=100)
 
 
 @reproducible
@@ -130,6 +130,8 @@ def test_a_long_sample_weighs_as_much_as_its_attention() -> None:
     assert [sum(batch.total_lengths[list(m)].sum() for m in rank) for rank in by_tokens.ranks] == [150, 150]
     by_cost = plan_step(list(range(9)), batch, role(budget=400), 2, SampleCost(1, 0.1, 0))
     assert by_cost.ranks == (((0,),), ((1, 2, 3, 4, 5, 6, 7, 8),))
+    within_budget = plan_step(list(range(9)), batch, role(budget=150), 2, SampleCost(1, 0.1, 0))
+    assert within_budget.ranks == (((0, 1, 2),), ((3, 4, 5, 6, 7, 8),))
 
 
 def test_a_sample_beyond_the_budget_travels_alone() -> None:
