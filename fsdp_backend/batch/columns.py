@@ -58,6 +58,11 @@ class RolloutBatch:
     """[R] of the actor."""
     returns: Floats | None = None
     """[R] targets of the critic."""
+    top_p_token_ids: Ints | None = None
+    """[N] the token ids that each response token was sampled from, one token's after another's, where sampling was cut (top-p).
+    Log-probs are then those among these ids. None: the whole vocabulary."""
+    top_p_offsets: Ints | None = None
+    """[R + 1] where each response token's ids begin; the last is N."""
 
     def __post_init__(self) -> None:
         n, responses = len(self.token_offsets) - 1, int(self.response_offsets[-1])
@@ -81,6 +86,10 @@ class RolloutBatch:
             column = getattr(self, name)
             if column is not None and len(column) != responses:
                 raise ValueError(f"column {name} has {len(column)} entries for {responses} response tokens")
+        if self.top_p_offsets is not None and len(self.top_p_offsets) != responses + 1:
+            raise ValueError(
+                f"top_p_offsets has {len(self.top_p_offsets)} entries for {responses} response tokens, not one more"
+            )
 
     @classmethod
     def from_samples(
@@ -95,14 +104,21 @@ class RolloutBatch:
         truncated: Sequence[bool] | None = None,
         weight_version: Sequence[int] | None = None,
         rollout_log_probs: Sequence[Sequence[float]] | None = None,
+        top_p_token_ids: Sequence[Sequence[Sequence[int]]] | None = None,
     ) -> "RolloutBatch":
         """Join ragged lists, one entry a sample. Unset: every sample is a rollout of its own, none truncated, version 0."""
         n = len(tokens)
         if n == 0:
             raise ValueError("a rollout batch needs at least one sample")
-        for name, ragged in (("loss_mask", loss_masks), ("rollout_log_probs", rollout_log_probs)):
+        by_token: dict[str, Sequence[Sequence[Any]] | None] = {
+            "loss_mask": loss_masks,
+            "rollout_log_probs": rollout_log_probs,
+            "top_p_token_ids": top_p_token_ids,
+        }
+        for name, ragged in by_token.items():
             if ragged is not None and [len(x) for x in ragged] != list(response_lengths):
                 raise ValueError(f"column {name} does not have the lengths of the responses, sample by sample")
+        kept = None if top_p_token_ids is None else [np.asarray(ids, dtype=np.int64) for s in top_p_token_ids for ids in s]
         return cls(
             tokens=np.concatenate([np.asarray(t, dtype=np.int64) for t in tokens]),
             token_offsets=_offsets([len(t) for t in tokens]),
@@ -116,6 +132,8 @@ class RolloutBatch:
             rollout_log_probs=None
             if rollout_log_probs is None
             else np.concatenate([np.asarray(x, dtype=np.float32) for x in rollout_log_probs]),
+            top_p_token_ids=None if kept is None else np.concatenate([*kept, np.zeros(0, dtype=np.int64)]),
+            top_p_offsets=None if kept is None else _offsets([len(ids) for ids in kept]),
         )
 
     def __len__(self) -> int:

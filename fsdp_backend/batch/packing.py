@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fsdp_backend.batch.columns import RolloutBatch
+from fsdp_backend.batch.columns import Ints, RolloutBatch
 from fsdp_backend.batch.plan import MicroBatch
 
 
@@ -36,6 +36,10 @@ class Pack:
     """[R] int64, the tokens."""
     response_index: Tensor
     """[R] int64 on the CPU, where each of these tokens stands in the batch's response columns."""
+    top_p_token_ids: Tensor | None = None
+    """[N] int64, the ids that these tokens were sampled from; None: the whole vocabulary."""
+    top_p_offsets: Tensor | None = None
+    """[R + 1] int64, where each token's ids begin."""
 
     def column(self, column: np.ndarray) -> Tensor:
         """[R] the part of a response column that belongs to this pack, on its device."""
@@ -70,4 +74,16 @@ def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device) -> Pack
         predict_positions=predict_positions,
         targets=input_ids[predict_positions + 1],
         response_index=torch.from_numpy(np.concatenate(responses)),
+        **_sampled_from(batch, np.concatenate(responses), device),
     )
+
+
+def _sampled_from(batch: RolloutBatch, responses: Ints, device: torch.device) -> dict[str, Tensor]:
+    """The ids that these response tokens were sampled from, if the batch has them."""
+    if batch.top_p_token_ids is None or batch.top_p_offsets is None:
+        return {}
+    first, lengths = batch.top_p_offsets[responses], np.diff(batch.top_p_offsets)[responses]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    chosen = np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])
+    ids, starts = torch.from_numpy(batch.top_p_token_ids[chosen]), torch.from_numpy(offsets)
+    return {"top_p_token_ids": ids.to(device), "top_p_offsets": starts.to(device)}

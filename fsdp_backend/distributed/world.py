@@ -43,9 +43,11 @@ def join(meeting: Rendezvous) -> DeviceMesh:
         if meeting.address is None or meeting.port is None:
             if meeting.world_size != 1:
                 raise ValueError(f"{meeting.world_size} ranks need an address and a port to meet at")
-            store: Store = HashStore()
+            store: Store | None = HashStore()
+        elif meeting.hosted:
+            store = None  # torch finds torchrun's own store by the environment
         else:
-            host = meeting.rank == 0 and not meeting.hosted
+            host = meeting.rank == 0
             wait = timedelta(minutes=meeting.timeout_minutes)
             store = TCPStore(meeting.address, meeting.port, meeting.world_size, is_master=host, timeout=wait)
         dist.init_process_group(

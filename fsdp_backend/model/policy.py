@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from fsdp_backend.batch.packing import Pack
 from fsdp_backend.model.architecture import packs_samples
 from fsdp_backend.model.attention import hidden_states
-from fsdp_backend.model.logprob_head import LogProbHead
+from fsdp_backend.model.logprob_head import KeptTokens, LogProbHead
 
 # Scalings between the last hidden state and the logits that LogProbHead does not know.
 _UNKNOWN_LOGIT_SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
@@ -43,4 +43,9 @@ class PolicyModel(nn.Module):
             # An empty micro-batch still takes part in every collective, and in backward with a gradient of zero.
             nothing = self.head(hidden[:1], pack.input_ids[0, :1], temperature)[0][:0]
             return nothing, nothing
-        return self.head(hidden[pack.predict_positions], pack.targets, temperature, entropy_grad)  # type: ignore[no-any-return]
+        kept = None
+        if pack.top_p_token_ids is not None and pack.top_p_offsets is not None:
+            kept = KeptTokens(pack.top_p_token_ids, pack.top_p_offsets)
+        return self.head(  # type: ignore[no-any-return]
+            hidden[pack.predict_positions], pack.targets, temperature, entropy_grad, kept
+        )

@@ -1,6 +1,6 @@
 """What is measured: a model with random weights, and a batch whose lengths are mixed as those of real rollouts are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -60,6 +60,8 @@ class Setting:
     trl_micro_batches: tuple[int, ...] = (2, 4, 8)
     """`per_device_train_batch_size` to try; TRL's fastest counts."""
     gemm_sizes: tuple[int, ...] = (1024, 2048, 4096)
+    head_sizes: dict[str, int] = field(default_factory=dict)
+    """In place of the constants of these names in `head`."""
     rounds: int = 3
     seed: int = 0
 
@@ -76,6 +78,7 @@ def quick(checkpoint: str, threads: int) -> Setting:
         tokens_per_micro_batch=32,
         trl_micro_batches=(2,),
         gemm_sizes=(64,),
+        head_sizes={"VOCABULARY": 64, "WIDTH": 8, "TIMED_TOKENS": 16, "FULL_TOKENS": 32, "ROUNDS": 1},
         rounds=1,
     )
 

@@ -1,22 +1,20 @@
 """All benchmarks, by the name that `--only` knows."""
 
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
-from importlib.util import find_spec
+from unittest.mock import patch
 
-from tests.bench import against_trl, critic_passes, reduction, scaling, throughput
+from tests.bench import against_trl, critic_passes, head, reduction, scaling, throughput
 from tests.bench.setting import Setting
 from tests.bench.table import Row, Skipped
+from tests.bench.timing import threads
 
 Benchmark = Callable[[Setting], Iterable[Row]]
 
 
 def _head(setting: Setting) -> Iterable[Row]:
-    """The log-prob head brings settings of its own."""
-    if find_spec("tests.bench.head") is None:
-        raise Skipped("log-prob head: there is no tests/bench/head.py")
-    rows: Iterable[Row] = import_module("tests.bench.head").rows()
-    return rows
+    """The log-prob head has sizes of its own, which a quick setting exchanges."""
+    with threads(setting.threads), patch.multiple(head, **setting.head_sizes):
+        return head.rows()
 
 
 BENCHMARKS: dict[str, Benchmark] = {

@@ -19,7 +19,7 @@ def test_the_example_trains_under_torchrun_and_leaves_both_checkpoints(tmp_path:
     assert code.count("\n") <= 40
     (tmp_path / "train.py").write_text(code)
     save_tiny_model(tmp_path / "model")
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*words, "train.py", "model", "out"],
         cwd=tmp_path,

@@ -16,10 +16,13 @@ def test_the_worked_example_in_reverse_order() -> None:
     assert packed.input_ids.tolist() == [[9, 4, 7, 8, 1, 2, 3]]
     assert packed.position_ids.tolist() == [[0, 1, 0, 1, 2, 3, 4]]
     assert packed.sample_lengths == (2, 5)
-    assert packed.predict_positions.tolist() == [0, 3, 4, 5]
-    assert packed.targets.tolist() == [4, 1, 2, 3]
-    assert packed.response_index.tolist() == [3, 0, 1, 2]
-    assert packed.column(batch.loss_mask).tolist() == [1, 1, 0, 1]
+    assert packed.sample_starts.tolist() == [0, 2, 7]
+    # Token 2 has no loss mask: it is read and not predicted.
+    assert packed.predict_positions.tolist() == [0, 3, 5]
+    assert packed.targets.tolist() == [4, 1, 3]
+    assert packed.response_index.tolist() == [3, 0, 2]
+    assert packed.column(batch.loss_mask).tolist() == [1, 1, 1]
+    assert packed.top_p_token_ids is None
 
 
 @pytest.mark.parametrize("samples", [(0,), (5, 2), (3, 0, 7, 1), tuple(range(8))], ids=str)
@@ -35,7 +38,7 @@ def test_rows_are_those_of_a_plain_loop(samples: tuple[int, ...]) -> None:
         sample = batch.tokens[batch.token_offsets[i] : batch.token_offsets[i + 1]].tolist()
         prompt = len(sample) - int(batch.response_lengths[i])
         for t in range(len(sample)):
-            if t >= prompt:
+            if t >= prompt and batch.loss_mask[batch.response_offsets[i] + t - prompt]:
                 predictors.append(len(row) - 1)
                 targets.append(sample[t])
                 columns.append(int(batch.response_offsets[i]) + t - prompt)
@@ -79,6 +82,18 @@ def test_indices_are_int64_and_columns_keep_their_type() -> None:
     for packed in (pack(batch, (0, 2), HERE), pack(batch, (), HERE)):
         assert_int64(packed)
         assert packed.column(batch.loss_mask).dtype == torch.float32
+
+
+def test_the_ids_that_a_token_was_sampled_from_go_with_it() -> None:
+    batch = RolloutBatch.from_samples(
+        [[7, 8, 1, 2, 3], [9, 4]], [3, 1], [[1, 0, 1], [1]], [0.0, 0.0], top_p_token_ids=[[[1, 5], [2, 6], []], [[4, 8, 9]]]
+    )
+    packed = pack(batch, (1, 0), HERE)
+    assert packed.top_p_token_ids is not None
+    assert packed.top_p_offsets is not None
+    assert packed.targets.tolist() == [4, 1, 3]
+    assert packed.top_p_token_ids.tolist() == [4, 8, 9, 1, 5]
+    assert packed.top_p_offsets.tolist() == [0, 3, 5, 5]
 
 
 def assert_int64(packed: Pack) -> None:
