@@ -60,7 +60,7 @@ class Setting:
     trl_micro_batches: tuple[int, ...] = (2, 4, 8)
     """`per_device_train_batch_size` to try; TRL's fastest counts."""
     gemm_sizes: tuple[int, ...] = (1024, 2048, 4096)
-    head_sizes: dict[str, int] = field(default_factory=dict)
+    head_sizes: dict[str, Any] = field(default_factory=dict)
     """In place of the constants of these names in `head`."""
     rounds: int = 3
     seed: int = 0

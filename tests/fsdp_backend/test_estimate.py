@@ -24,7 +24,13 @@ M_MMAP_THRESHOLD = -3
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    sizes = {"vocab_size": 6000, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "head_dim": 64}
+    sizes: dict[str, Any] = {
+        "vocab_size": 6000,
+        "hidden_size": 512,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 4,
+        "head_dim": 64,
+    }
     folder = save_tiny_model(tmp_path_factory.mktemp("policy"), max_position_embeddings=1024, **sizes)
     save_tiny_model(folder / "small", vocab_size=6000, max_position_embeddings=1024)
     return str(folder)

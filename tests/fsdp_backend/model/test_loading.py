@@ -355,7 +355,7 @@ def peak_while_loading(mesh: DeviceMesh, folder: str, critic: bool) -> int:
 def test_a_rank_allocates_its_share_of_the_model_and_no_more_than_a_tensor_besides(
     tied: bool, critic: bool, tmp_path: Path
 ) -> None:
-    sizes = {"vocab_size": 4000, "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 6}
+    sizes: dict[str, Any] = {"vocab_size": 4000, "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 6}
     save_tiny_model(tmp_path, tied=tied, num_attention_heads=8, **sizes)
     save_tiny_model(tmp_path / "warm up", tied=tied)
     total = sum(t.nbytes for name, t in saved_tensors(str(tmp_path)).items() if not (critic and name == "lm_head.weight"))

@@ -75,7 +75,7 @@ def report(mesh: DeviceMesh, settings: TrainConfig) -> tuple[dict[str, float], l
         measured(len(explained))
         return result
 
-    critic.learner.run_pass = and_measure  # type: ignore[method-assign]
+    critic.learner.run_pass = and_measure  # type: ignore[method-assign, assignment]
     return critic.update(batch, rollout_id=0), explained, mean
 
 

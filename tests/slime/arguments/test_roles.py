@@ -73,8 +73,8 @@ def test_switches_of_the_critic_are_spelled_like_the_actors(checkpoint: Path, fl
 
 
 def test_the_critics_switches_are_those_flags_that_are_on_or_off() -> None:
-    names = ("bf16", "use_dynamic_batch_size", "gradient_checkpointing")
-    names += ("fsdp_reshard_after_forward", "fsdp_cpu_offload", "fsdp_defer_grad_reduce")
+    names = ["bf16", "use_dynamic_batch_size", "gradient_checkpointing"]
+    names += ["fsdp_reshard_after_forward", "fsdp_cpu_offload", "fsdp_defer_grad_reduce"]
     assert {f"critic_{name}" for name in names} == CRITIC_SWITCHES
 
 
