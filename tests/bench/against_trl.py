@@ -5,8 +5,10 @@ Same model, float32, same threads, one epoch, one optimizer step of each role. W
 - TRL pads every sample to the batch's longest prompt and longest response. The quotient hangs on how much padding that makes of
   the mix of lengths, so the row's name tells.
 - TRL gets no gradient checkpointing and the fastest of several micro-batch sizes. We pack by one token budget, not tuned.
-- TRL takes the old log-probs from generation and always computes the reference model's: one log-prob forward. Without a KL
-  penalty we compute the old log-probs, one as well; with one we compute both, a forward more than TRL. Both are rows.
+- With a KL penalty both optimise the same. TRL takes the old log-probs from generation and computes those of the reference; we
+  compute both, which is a forward pass more.
+- Without one, TRL computes the reference's log-probs all the same. We need none: with one optimizer step, the old log-probs are
+  the step's own.
 - TRL's reward model is left out, and what it does between the optimizer step and the next generation. Both compute metrics, the
   entropy among them, and both whiten the advantages. We clip gradients, TRL doesn't. Our critic takes the values once more
   after its last pass, for the explained variance; TRL doesn't.
@@ -36,7 +38,7 @@ KL_COEF = 0.05
 
 
 def rows(setting: Setting) -> list[Row]:
-    """Without and with a KL penalty."""
+    """With and without a KL penalty on our side; TRL's does the same work in both."""
     if find_spec("trl") is None or find_spec("trl.experimental.ppo") is None:
         raise Skipped("update against TRL: no TRL with a PPOTrainer is installed (pip install -e '.[bench]')")
     batch = make_batch(setting)
@@ -45,15 +47,15 @@ def rows(setting: Setting) -> list[Row]:
         mesh = stack.enter_context(alone())
         plain = open_session(setting, mesh)
         penalised = open_session(setting, mesh, replace(OBJECTIVE, kl_coef=KL_COEF))
-        without, other, with_kl = alternate(
+        with_kl, other, without = alternate(
             setting.rounds,
-            timed(lambda: plain.iterate(batch, 0)),
-            trl.update_seconds,
             timed(lambda: penalised.iterate(batch, 0)),
+            trl.update_seconds,
+            timed(lambda: plain.iterate(batch, 0)),
         )
     used = int(batch.total_lengths.sum()) / (len(batch) * int(batch.prompt_lengths.max() + batch.response_lengths.max()))
-    name = f"update against TRL ({used:.0%} of its positions are tokens)"
-    return [_row(name, without, other), _row(f"{name}, KL penalty", with_kl, other)]
+    name = f"update against TRL, {used:.0%} of whose positions are tokens"
+    return [_row(f"{name}, with KL penalty", with_kl, other), _row(f"{name}, without", without, other)]
 
 
 def _fastest_trainer(setting: Setting, batch: RolloutBatch, stack: ExitStack) -> "TRL":

@@ -43,7 +43,7 @@ def with_columns(session: Session, batch: RolloutBatch) -> RolloutBatch:
     """The batch as the updates want it."""
     batch = batch.with_columns(
         values=session.critic.values(batch),
-        log_probs=session.actor.log_probs(batch),
+        log_probs=session.actor.old_log_probs(batch),
         ref_log_probs=session.actor.ref_log_probs(batch),
     )
     return with_targets(batch, session.ppo)

@@ -1,9 +1,11 @@
 """Useful FLOP/s of the update over those of the machine's own matrix product, measured in turn with the same threads.
 
-Useful is what no implementation can leave out: the blocks over all tokens, causal attention, the head at response tokens. Not
-counted are recomputed operations, the optimizer, and forward passes for diagnostics. On a CPU in float32; on an accelerator in
-bfloat16, where the same ratio is the model FLOPs utilisation over a measured peak, and a row for memory is added. That part is
-untested: no accelerator was at hand.
+Useful is what no implementation can leave out: of an update a forward and a backward pass, of the whole iteration the values
+before it as well; in each the blocks over all tokens, causal attention, and the head at response tokens. Not counted are old
+log-probs (those of the one optimizer step are its own), recomputed operations, the optimizer, and values for diagnostics.
+
+On a CPU in float32. On an accelerator in bfloat16, where the ratio is the model FLOPs utilisation over a measured peak, with a row
+for memory; that part is untested, because no accelerator was at hand.
 """
 
 import torch
@@ -35,7 +37,7 @@ def _rates(setting: Setting, session: Session) -> list[Row]:
     useful = {
         "actor update": updates[0],
         "critic update": updates[1],
-        "whole iteration": policy + value + sum(updates),
+        "whole iteration": value + sum(updates),
     }
     *measured, gemm = alternate(
         setting.rounds,
