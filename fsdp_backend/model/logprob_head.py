@@ -100,7 +100,7 @@ class _LogProbAndEntropy(torch.autograd.Function):
                 weighted[rows].add_(x.mul_(exponential).sum(1))
         mean = weighted / total
         ctx.save_for_backward(hidden, weight, bias, targets, maximum, total, mean)
-        ctx.scale, ctx.cells = scale, cells
+        ctx.scale, ctx.cells, ctx.entropy_grad = scale, cells, entropy_grad
         log_probs, entropy = target_logit - maximum - total.log(), total.log() - mean
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy)
@@ -114,8 +114,8 @@ class _LogProbAndEntropy(torch.autograd.Function):
         chunks = _Chunks(hidden, weight, bias, targets, ctx.scale, ctx.cells)
         # log p + H = x - mean, so a logit's gradient is onehot * target_term + e^x * (slope * x + intercept).
         target_term = grad_log_probs * ctx.scale
-        slope = -grad_entropy * ctx.scale / total
-        intercept = -target_term / total - slope * mean
+        slope = -grad_entropy * ctx.scale / total if ctx.entropy_grad else None
+        intercept = -target_term / total - (0 if slope is None else slope * mean)
         grad_hidden = torch.zeros_like(hidden, dtype=chunks.dtype)
         grad_weight = torch.empty_like(weight if needs_weight else weight[:0])
         grad_bias = weight.new_zeros(len(weight), dtype=chunks.dtype)
@@ -123,7 +123,8 @@ class _LogProbAndEntropy(torch.autograd.Function):
             weight_sum = grad_weight[columns].to(chunks.dtype).zero_()  # the slice itself where the dtype is the same
             for rows in _slices(len(hidden), TOKENS_PER_CHUNK):
                 x, grad_logits = chunks.exponential(chunks.logits(rows, columns), maximum[rows])
-                grad_logits.mul_(x.mul_(slope[rows, None]).add_(intercept[rows, None]))
+                factor = intercept[rows, None] if slope is None else x.mul_(slope[rows, None]).add_(intercept[rows, None])
+                grad_logits.mul_(factor)
                 at, here = chunks.targets_in(rows, columns)
                 grad_logits.scatter_(1, at, grad_logits.gather(1, at) + here * target_term[rows, None])
                 if needs_bias:

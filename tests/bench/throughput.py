@@ -4,8 +4,8 @@ Useful is what no implementation can leave out: of an update a forward and a bac
 before it as well; in each the blocks over all tokens, causal attention, and the head at response tokens. Not counted are old
 log-probs (those of the one optimizer step are its own), recomputed operations, the optimizer, and values for diagnostics.
 
-On a CPU in float32. On an accelerator in bfloat16, where the ratio is the model FLOPs utilisation over a measured peak, with a row
-for memory; that part is untested, because no accelerator was at hand.
+On a CPU in float32. On an accelerator in bfloat16, where the ratio is the model FLOPs utilisation over a measured peak, with a
+row for memory; that part is untested, because no accelerator was at hand.
 """
 
 import torch
