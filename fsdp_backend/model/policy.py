@@ -41,7 +41,7 @@ class PolicyModel(nn.Module):
         hidden = hidden_states(self.hf, pack)
         if not len(pack.targets):
             # An empty micro-batch still takes part in every collective, and in backward with a gradient of zero.
-            nothing = self.head(hidden[:1], pack.input_ids[0, :1], temperature)[0][:0]
+            nothing = self.head(hidden[:1], pack.input_ids[0, :1], temperature)[0][:0].clone()
             return nothing, nothing
         kept = None
         if pack.top_p_token_ids is not None and pack.top_p_offsets is not None:

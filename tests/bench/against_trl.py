@@ -39,6 +39,7 @@ KL_COEF = 0.05
 
 def rows(setting: Setting) -> list[Row]:
     """With and without a KL penalty on our side; TRL's does the same work in both."""
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     if find_spec("trl") is None or find_spec("trl.experimental.ppo") is None:
         raise Skipped("update against TRL: no TRL with a PPOTrainer is installed (pip install -e '.[bench]')")
     batch = make_batch(setting)
@@ -60,7 +61,6 @@ def rows(setting: Setting) -> list[Row]:
 
 def _fastest_trainer(setting: Setting, batch: RolloutBatch, stack: ExitStack) -> "TRL":
     """With the fastest of TRL's micro-batch sizes, which are tried in one update each, and past its first update."""
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from tests.bench.trl_driver import opened
 
     def seconds(micro_batch: int) -> float:

@@ -18,6 +18,7 @@ import gc
 import io
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
@@ -106,7 +107,12 @@ class TRL:
 def opened(setting: Setting, batch: RolloutBatch, micro_batch: int) -> Iterator[TRL]:
     """A trainer whose memory is given back at the end."""
     with tempfile.TemporaryDirectory() as folder:
-        yield TRL(setting, batch, micro_batch, folder)
+        with warnings.catch_warnings():
+            # Of transformers, for what TRL calls.
+            warnings.simplefilter("ignore", FutureWarning)
+            trl = TRL(setting, batch, micro_batch, folder)
+        yield trl
+        del trl
     gc.collect()
 
 
