@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 
@@ -58,6 +59,23 @@ def test_every_rollout_is_recorded_with_a_diagnosis_of_each_pass(finished: Path)
 def test_the_engine_generates_with_the_actors_weights_after_every_update(finished: Path) -> None:
     for row in metrics_of(finished)[:3]:
         assert row["train/train_rollout_logprob_abs_diff"] < 1e-4
+
+
+def test_each_role_has_its_own_steps_and_frozen_parameters(inputs: Path, tmp_path: Path) -> None:
+    flags = " ".join(ppo_flags(inputs, tmp_path / "run", "--offload-train", "--freeze-params-name-list", "self_attn"))
+    flags = flags.replace("--global-batch-size 4", "--num-steps-per-rollout 1 --critic-num-steps-per-rollout 4")
+    assert run(flags.split()) == 0
+    for row in metrics_of(tmp_path / "run"):
+        assert row["train/num_steps"] == 1
+        assert row["train/critic-num_steps"] == 8
+        # The one step's own log-probs are the old ones: nothing was computed before it.
+        assert row["train/ppo_kl"] == 0.0
+        assert row["train/train_rollout_logprob_abs_diff"] < 1e-4
+    before = load_file(inputs / "model" / "model.safetensors")
+    for role in ("actor", "critic"):
+        after = load_file(tmp_path / "run" / "checkpoints" / "latest" / role / "model.safetensors")
+        for name in before.keys() & after.keys():
+            assert torch.equal(before[name], after[name]) is ("self_attn" in name), name
 
 
 def test_two_runs_with_one_seed_are_equal_bit_for_bit(inputs: Path, tmp_path: Path) -> None:
