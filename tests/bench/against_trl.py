@@ -25,6 +25,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fsdp_backend.batch.columns import RolloutBatch
+from fsdp_backend.model.policy import PolicyModel
+from fsdp_backend.session import Session
 from tests.bench.engine import OBJECTIVE, alone, open_session
 from tests.bench.setting import Setting, make_batch
 from tests.bench.table import Row, Skipped, fastest, rounds_of
@@ -46,13 +48,13 @@ def rows(setting: Setting) -> list[Row]:
     with threads(setting.threads), ExitStack() as stack:
         trl = _fastest_trainer(setting, batch, stack)
         mesh = stack.enter_context(alone())
-        plain = open_session(setting, mesh)
-        penalised = open_session(setting, mesh, replace(OBJECTIVE, kl_coef=KL_COEF))
+        session = open_session(setting, mesh, replace(OBJECTIVE, kl_coef=KL_COEF))
+        reference = session.actor.reference
         with_kl, other, without = alternate(
             setting.rounds,
-            timed(lambda: penalised.iterate(batch, 0)),
+            timed(lambda: _iterate(session, reference, batch)),
             trl.update_seconds,
-            timed(lambda: plain.iterate(batch, 0)),
+            timed(lambda: _iterate(session, None, batch)),
         )
     used = int(batch.total_lengths.sum()) / (len(batch) * int(batch.prompt_lengths.max() + batch.response_lengths.max()))
     name = f"update against TRL, {used:.0%} of whose positions are tokens"
@@ -72,6 +74,13 @@ def _fastest_trainer(setting: Setting, batch: RolloutBatch, stack: ExitStack) ->
     trl = stack.enter_context(opened(setting, batch, best))
     trl.update_seconds()
     return trl
+
+
+def _iterate(session: Session, reference: PolicyModel | None, batch: RolloutBatch) -> None:
+    """With a KL penalty, or without reference and penalty. One session does both, to save memory."""
+    session.actor.reference = reference
+    session.ppo = session.actor.ppo = replace(OBJECTIVE, kl_coef=0.0 if reference is None else KL_COEF)
+    session.iterate(batch, 0)
 
 
 def _row(name: str, ours: list[float], other: list[float]) -> Row:

@@ -57,8 +57,8 @@ class Setting:
     prompts: Lengths = Lengths(median=64, spread=0.5, longest=512)
     responses: Lengths = Lengths(median=120, spread=0.8, longest=1024)
     tokens_per_micro_batch: int = 2048
-    trl_micro_batches: tuple[int, ...] = (2, 4, 8)
-    """`per_device_train_batch_size` to try; TRL's fastest counts."""
+    trl_micro_batches: tuple[int, ...] = (1, 2, 4)
+    """`per_device_train_batch_size` to try; TRL's fastest counts. With 8, TRL needs more than 20 GiB."""
     gemm_sizes: tuple[int, ...] = (1024, 2048, 4096)
     head_sizes: dict[str, Any] = field(default_factory=dict)
     """In place of the constants of these names in `head`."""
