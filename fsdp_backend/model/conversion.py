@@ -35,9 +35,7 @@ def load_converted(hf: Any, parameters: dict[str, Tensor], folder: str, mesh: De
         try:
             # The weights that are absent would be drawn at random.
             with torch.random.fork_rng(devices=[]):
-                loaded, info = type(hf).from_pretrained(
-                    folder, config=hf.config, dtype=torch.float32, output_loading_info=True
-                )
+                loaded, info = type(hf).from_pretrained(folder, config=hf.config, dtype=torch.float32, output_loading_info=True)
             full = loaded.state_dict()
             outcome = [(set(info["missing_keys"]), set(info["unexpected_keys"]))]
         except (OSError, RuntimeError, ValueError) as error:
