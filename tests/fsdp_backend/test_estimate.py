@@ -1,7 +1,6 @@
 """The estimate of memory against what real ranks then take."""
 
 import ctypes
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
 from fsdp_backend.estimate import estimate
 from fsdp_backend.training.actor import Actor
 from fsdp_backend.training.critic import Critic
-from tests.memory import anonymous_bytes
+from tests.memory import allocated_by
 from tests.tiny import save_tiny_model
 from tests.worlds import run_world
 
@@ -56,19 +55,7 @@ def measured(mesh: DeviceMesh, kind: str, role: RoleConfig, ppo: PPOConfig) -> i
     # glibc keeps freed memory of odd sizes; from this size on it is to give it back at once, as an accelerator's allocator can.
     assert ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 65536) == 1
     train(mesh, kind, replace(role, hf_checkpoint=str(Path(role.hf_checkpoint) / "small")), ppo)
-    before, peak, done = anonymous_bytes(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.002):
-            peak = max(peak, anonymous_bytes())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    train(mesh, kind, role, ppo)
-    done.set()
-    watcher.join()
-    return peak - before
+    return allocated_by(lambda: train(mesh, kind, role, ppo))
 
 
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {

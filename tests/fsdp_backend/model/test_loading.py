@@ -1,7 +1,6 @@
 """From a checkpoint folder to sharded models: what is read, by whom, and what is refused."""
 
 import json
-import threading
 from collections.abc import Callable
 from math import ceil
 from pathlib import Path
@@ -27,7 +26,7 @@ from fsdp_backend.model.checkpoint_files import CheckpointFiles
 from fsdp_backend.model.loading import load_policy, load_value
 from fsdp_backend.model.policy import PolicyModel
 from fsdp_backend.model.value import ValueModel
-from tests.memory import anonymous_bytes
+from tests.memory import allocated_by
 from tests.tiny import VOCABULARY, random_batch, save_tiny_model
 from tests.worlds import run_world
 
@@ -334,20 +333,7 @@ def test_loading_draws_no_random_numbers(tmp_path: Path) -> None:
 def peak_while_loading(mesh: DeviceMesh, folder: str, critic: bool) -> int:
     load = critic_of if critic else policy_of
     load(str(Path(folder) / "warm up"), mesh)
-    before, peak, done = anonymous_bytes(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.001):
-            peak = max(peak, anonymous_bytes())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    model = load(folder, mesh)
-    done.set()
-    watcher.join()
-    assert sum(p.numel() for p in model.parameters()) > 1
-    return peak - before
+    return allocated_by(lambda: load(folder, mesh))
 
 
 @pytest.mark.parametrize("critic", [False, True], ids=["policy", "critic"])
