@@ -5,8 +5,6 @@ is built, sharded and trained on the largest micro-batches of its plan, and ever
 buffers inside kernels, what an allocator wastes, and the libraries' own memory are not in it.
 """
 
-import gc
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -17,15 +15,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from fsdp_backend import device
 from fsdp_backend.batch.columns import RolloutBatch
 from fsdp_backend.batch.packing import Pack, pack
 from fsdp_backend.config import RoleConfig
+from fsdp_backend.live_bytes import LiveBytes
 from fsdp_backend.model.loading import build_policy, build_value
 from fsdp_backend.model.logprob_head import LogProbHead
 from fsdp_backend.model.policy import PolicyModel
@@ -70,7 +66,7 @@ def estimate(
     model that would not load.
     """
     build: Callable[..., Any] = build_policy if kind == "actor" else build_value
-    with _imaginary_world(world_size) as mesh, FakeTensorMode() as fake, _LiveBytes() as live:
+    with _imaginary_world(world_size) as mesh, FakeTensorMode() as fake, LiveBytes() as live:
         model = build(role.hf_checkpoint, role, mesh)
         learner = Learner(model, role, mesh, num_rollout=1)
         frozen = build_policy(reference, replace(role, gradient_checkpointing=False), mesh) if reference else None
@@ -125,7 +121,7 @@ def _forward(model: PolicyModel | ValueModel, packed: Pack) -> None:
     reshard(model)
 
 
-def _update(learner: Learner, packs: list[Pack], live: "_LiveBytes") -> tuple[int, int]:
+def _update(learner: Learner, packs: list[Pack], live: LiveBytes) -> tuple[int, int]:
     """An optimizer step; returns its peak, and what was kept for backward when the head's turn came."""
     start = activations = 0
 
@@ -149,7 +145,7 @@ def _update(learner: Learner, packs: list[Pack], live: "_LiveBytes") -> tuple[in
     return peak, activations
 
 
-def _head(model: PolicyModel, packed: Pack, bf16: bool, live: "_LiveBytes") -> int:
+def _head(model: PolicyModel, packed: Pack, bf16: bool, live: LiveBytes) -> int:
     """Forward and backward of a head of the same size by itself."""
     dtype = torch.bfloat16 if bf16 else torch.float32
     head = LogProbHead(model.head.in_features, model.head.out_features, bias=False, dtype=dtype)
@@ -157,62 +153,3 @@ def _head(model: PolicyModel, packed: Pack, bf16: bool, live: "_LiveBytes") -> i
     before = live.now()
     peak = live.peak_of(lambda: torch.autograd.backward(head(hidden, packed.targets, 1.0)[0].sum()))
     return peak - before - head.weight.numel() * head.weight.element_size()
-
-
-class _LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all storages that operations have made and that are still alive."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._bytes: dict[int, int] = {}
-        self._total = self._peak = 0
-
-    def __enter__(self) -> "_LiveBytes":
-        # FSDP frees and refills gathered parameters by resizing their storage.
-        self._resize = torch.UntypedStorage.resize_
-        watch = self
-
-        def resize(storage: torch.UntypedStorage, size: int) -> Any:
-            result = watch._resize(storage, size)
-            watch._note(storage)
-            return result
-
-        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if DTensor in types:
-            return NotImplemented  # it comes again as operations on what this rank holds
-        made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
-            if isinstance(tensor, Tensor) and not tensor.is_meta:
-                self._note(tensor.untyped_storage())
-        return made
-
-    def now(self) -> int:
-        """Bytes alive at this moment."""
-        gc.collect()
-        return self._total
-
-    def peak_of(self, work: Callable[[], None]) -> int:
-        """The most that was alive at once while `work` ran."""
-        self._peak = self.now()
-        work()
-        return self._peak
-
-    def _note(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key not in self._bytes:
-            self._bytes[key] = 0
-            weakref.finalize(storage, self._gone, key)
-        self._total += storage.nbytes() - self._bytes[key]
-        self._bytes[key] = storage.nbytes()
-        self._peak = max(self._peak, self._total)
-
-    def _gone(self, key: int) -> None:
-        self._total -= self._bytes.pop(key)

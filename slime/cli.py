@@ -4,8 +4,12 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slime.arguments.errors import UserError
+
+if TYPE_CHECKING:
+    from slime.arguments.run_config import RunConfig
 
 USAGE = """usage: slime COMMAND …
 
@@ -39,13 +43,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def train_command(words: list[str]) -> None:
-    """Check everything that can be checked, then start processes and train."""
+def configure(words: list[str]) -> "RunConfig":
+    """What the flags of a run say."""
     from slime.arguments.parse import parse_arguments
 
     config = parse_arguments(words)
     # Plug-ins are named as modules and found, as with `python -m`, from the folder the command runs in.
     sys.path.insert(0, str(Path.cwd()))
+    return config
+
+
+def train_command(words: list[str]) -> None:
+    """Check everything that can be checked, then start processes and train."""
+    config = configure(words)
     # From here on torch is needed, which --help and flag errors do without.
     from slime.observability.run_log import RunLog
     from slime.rollout.manager import RolloutManager
@@ -80,10 +90,7 @@ def train_command(words: list[str]) -> None:
 
 def estimate_command(words: list[str]) -> None:
     """Print what a run with these flags would need."""
-    from slime.arguments.parse import parse_arguments
-
-    config = parse_arguments(words)
-    sys.path.insert(0, str(Path.cwd()))
+    config = configure(words)
     from slime.estimate import print_estimate
 
     try:

@@ -66,6 +66,7 @@ def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device) -> Pack
         start += length
     input_ids = torch.from_numpy(np.concatenate(row)).to(device)
     predict_positions = torch.from_numpy(np.concatenate(predictors)).to(device)
+    response_index = np.concatenate(responses)
     return Pack(
         input_ids=input_ids[None],
         position_ids=torch.from_numpy(np.concatenate(positions)).to(device)[None],
@@ -73,8 +74,8 @@ def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device) -> Pack
         sample_starts=torch.tensor(np.cumsum([0, *map(len, row)]), dtype=torch.int32, device=device),
         predict_positions=predict_positions,
         targets=input_ids[predict_positions + 1],
-        response_index=torch.from_numpy(np.concatenate(responses)),
-        **_sampled_from(batch, np.concatenate(responses), device),
+        response_index=torch.from_numpy(response_index),
+        **_sampled_from(batch, response_index, device),
     )
 
 
