@@ -120,20 +120,65 @@ class PPOConfig:
     """What is optimised, and how often."""
 
     loss_type: Literal["policy_loss", "sft_loss"] = "policy_loss"
-    """policy_loss is PPO with a critic. sft_loss is supervised training of the actor on the data's own answers, without one."""
-    advantage_estimator: Literal["ppo"] = "ppo"
-    """ppo: generalised advantage estimation with a critic (Schulman et al., arXiv 1506.02438)."""
+    """policy_loss is PPO. sft_loss is supervised training of the actor on the data's own answers, without a critic."""
+    advantage_estimator: Literal["ppo", "grpo", "gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"] = "ppo"
+    """ppo: generalised advantage estimation with a critic (Schulman et al., arXiv 1506.02438). The others have no critic. grpo:
+    the reward among the responses to its prompt (arXiv 2402.03300); gspo: the same with one ratio a response (2507.18071);
+    cispo: the same with a clipped weight instead of a clipped loss (2506.13585). reinforce_plus_plus: discounted rewards;
+    reinforce_plus_plus_baseline: rewards minus their prompt's mean (2501.03262)."""
+    actor_update_steps: int = 1
+    """Passes the actor makes over a rollout (PPO epochs)."""
     critic_update_steps: int = 1
-    """K: passes the critic makes over a rollout for each pass of the actor. The value targets are computed once, before the
-    first pass. It never cuts a pass into more steps: that is --critic-global-batch-size."""
+    """K: passes the critic makes over a rollout for each pass of the actor. It never cuts a pass into more steps: that is
+    --critic-global-batch-size."""
+    critic_targets: Literal["frozen", "refreshed"] = "frozen"
+    """frozen: values and returns from before the first pass anchor all K passes. refreshed: both are computed anew before each
+    pass, as if it were an update of its own."""
+    advantage_values: Literal["before-update", "after-update"] = "before-update"
+    """Whose values the actor's advantages are made of: the critic's before its update, or after it, as in the SAO paper.
+    Before: actor and critic train at the same time. After: the actor waits for the critic."""
+    critic_holdout_fraction: float = 0.0
+    """Share of a rollout that the critic does not train on, but is measured on after each pass: learning or memorising? It is
+    drawn anew in each rollout. The actor trains on all."""
+    num_critic_only_steps: int = 0
+    """Rollouts at the start that train the critic only: the actor and its learning-rate clock stand still. As many as
+    --num-rollout: a run that pretrains the critic."""
+    critic_load: str | None = None
+    """Earlier critic to start from: a folder with its value head, as a run leaves in checkpoints/latest/critic. None:
+    --critic-hf-checkpoint, with a fresh head if that has none."""
     eps_clip: float = 0.2
     """PPO clip: the probability ratio counts down to 1 - eps_clip."""
     eps_clip_high: float | None = None
     """PPO clip: the ratio counts up to 1 + eps_clip_high. None: --eps-clip."""
     eps_clip_c: float | None = None
     """Dual clip: with a negative advantage the loss is at most eps_clip_c times its size. Must exceed 1. None: off."""
-    value_clip: float = 0.2
-    """A value moves at most this far from the value before the update before its loss stops falling."""
+    use_rollout_logprobs: bool = False
+    """Take the rollout engine's log-probs as those from before the update, instead of computing them."""
+    dis_eps_low: float | None = None
+    """Double-sided mask of SAO (arXiv 2607.07508), in place of the PPO clip: only tokens whose ratio to the rollout policy lies
+    between 1 - dis_eps_low and 1 + dis_eps_high are trained. Needs --use-rollout-logprobs. None: off."""
+    dis_eps_high: float | None = None
+    """Upper side of the double-sided mask."""
+    use_tis: bool = False
+    """Weigh the policy loss by the ratio of the policy before the update to the one that sampled (truncated importance
+    sampling)."""
+    tis_clip: float = 2.0
+    """Largest importance weight."""
+    tis_clip_low: float = 0.0
+    """Smallest importance weight."""
+    tis_mode: Literal["truncate", "icepop"] = "truncate"
+    """What happens to a weight outside [tis_clip_low, tis_clip]. truncate: it is set to the bound. icepop: to 0 (arXiv
+    2510.18855)."""
+    custom_tis_function_path: str | None = None
+    """Correction of your own, as module.function, in place of the weight: with slime's keyword arguments, returns the loss,
+    masks and metrics. Needs --use-tis."""
+    use_opsm: bool = False
+    """Leave out tokens of negative advantage in responses that have become improbable (off-policy sequence masking)."""
+    opsm_delta: float = 1e-4
+    """How far, in mean log-prob a token, a response must have sunk for --use-opsm to leave it out."""
+    value_clip: float | Literal["none"] = 0.2
+    """A value moves at most this far from the value before the update before its loss stops falling. none: the plain squared
+    error."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     use_kl_loss: bool = False
@@ -166,9 +211,17 @@ class PPOConfig:
             self.critic_update_steps >= 1,
             f"critic_update_steps must be at least 1, got {self.critic_update_steps}: the critic's passes over each rollout",
         )
+        _require(self.actor_update_steps >= 1, f"actor_update_steps must be at least 1, got {self.actor_update_steps}")
+        _require(
+            self.num_critic_only_steps >= 0, f"num_critic_only_steps must not be negative, got {self.num_critic_only_steps}"
+        )
+        _require(
+            0 <= self.critic_holdout_fraction < 1,
+            f"critic_holdout_fraction must lie in [0, 1), got {self.critic_holdout_fraction}",
+        )
         _require(self.eps_clip >= 0, f"eps_clip must not be negative, got {self.eps_clip}")
         _require(self.eps_clip_c is None or self.eps_clip_c > 1, f"eps_clip_c must exceed 1, got {self.eps_clip_c}")
-        _require(self.value_clip >= 0, f"value_clip must not be negative, got {self.value_clip}")
+        _require(self.value_clip == "none" or self.value_clip >= 0, f"value_clip must not be negative, got {self.value_clip}")
         _require(0 <= self.gamma <= 1, f"gamma must lie in [0, 1], got {self.gamma}")
         _require(0 <= self.lambd <= 1, f"lambd must lie in [0, 1], got {self.lambd}")
         _require(
@@ -180,14 +233,81 @@ class PPOConfig:
             self.use_kl_loss or self.kl_loss_coef == 0,
             f"kl_loss_coef is {self.kl_loss_coef} but use_kl_loss is off: add --use-kl-loss, or leave the coefficient out",
         )
+        self._check_estimator()
+        self._check_off_policy()
+
+    def _check_estimator(self) -> None:
+        name = self.advantage_estimator
+        _require(
+            self.num_critic_only_steps == 0 or self.uses_critic,
+            f"num_critic_only_steps is {self.num_critic_only_steps}, but there is no critic to train: "
+            f"advantage_estimator is {name}, loss_type {self.loss_type}",
+        )
+        _require(
+            self.kl_coef == 0 or name not in ("grpo", "gspo", "cispo"),
+            f"kl_coef is {self.kl_coef}, but advantage_estimator {name} has no token rewards to put a KL penalty in: "
+            "use --use-kl-loss and --kl-loss-coef",
+        )
+
+    def _check_off_policy(self) -> None:
+        _require(
+            (self.dis_eps_low is None) == (self.dis_eps_high is None),
+            "dis_eps_low and dis_eps_high need each other: the two sides of one mask",
+        )
+        if self.dis_eps_low is not None and self.dis_eps_high is not None:
+            _require(0 < self.dis_eps_low <= 1, f"dis_eps_low must lie in (0, 1], got {self.dis_eps_low}")
+            _require(self.dis_eps_high > 0, f"dis_eps_high must be positive, got {self.dis_eps_high}")
+            _require(
+                self.use_rollout_logprobs,
+                "dis_eps_low masks by the ratio to the rollout policy: add --use-rollout-logprobs",
+            )
+            _require(
+                self.advantage_estimator not in ("gspo", "cispo") and self.eps_clip_c is None,
+                "dis_eps_low takes the place of the clip: not with eps_clip_c, nor with advantage_estimator gspo or cispo",
+            )
+        _require(
+            not (self.use_tis and self.use_rollout_logprobs),
+            "use_tis corrects from the rollout engine's log-probs to the trainer's, which use_rollout_logprobs leaves out: "
+            "give one of them",
+        )
+        _require(
+            0 <= self.tis_clip_low <= self.tis_clip,
+            f"tis_clip_low must lie between 0 and tis_clip, got {self.tis_clip_low} and {self.tis_clip}",
+        )
+        _require(
+            self.use_tis or self.custom_tis_function_path is None,
+            "custom_tis_function_path has no meaning without use_tis: add --use-tis",
+        )
+        _require(self.opsm_delta >= 0, f"opsm_delta must not be negative, got {self.opsm_delta}")
 
     @property
-    def uses_critic(self) -> bool:
+    def generates(self) -> bool:
+        """Whether responses are generated, rather than given by the data."""
         return self.loss_type == "policy_loss"
 
     @property
+    def uses_critic(self) -> bool:
+        """Whether there is a value model."""
+        return self.generates and self.advantage_estimator == "ppo"
+
+    @property
     def uses_reference(self) -> bool:
-        return self.uses_critic and (self.use_kl_loss or self.kl_coef != 0)
+        """Whether log-probs of a reference model are needed."""
+        return self.generates and (self.use_kl_loss or self.kl_coef != 0)
+
+    @property
+    def uses_rollout_log_probs(self) -> bool:
+        """Whether the update can't do without the rollout engine's log-probs."""
+        return self.generates and (self.use_tis or self.use_rollout_logprobs)
+
+    @property
+    def critic_passes(self) -> int:
+        """Passes of the critic over each rollout: K for each pass of the actor."""
+        return self.critic_update_steps * self.actor_update_steps
+
+    def trains_actor(self, rollout_id: int) -> bool:
+        """Whether the actor trains on this rollout, rather than the critic alone."""
+        return rollout_id >= self.num_critic_only_steps
 
 
 @dataclass(frozen=True)

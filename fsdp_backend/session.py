@@ -11,24 +11,28 @@ from fsdp_backend.batch.columns import RolloutBatch
 from fsdp_backend.config import TrainConfig
 from fsdp_backend.training.actor import Actor
 from fsdp_backend.training.critic import Critic
-from fsdp_backend.training.targets import with_targets
+from fsdp_backend.training.targets import with_advantages, with_returns
 
 
 class Session:
-    """An actor and a critic on the same ranks."""
+    """An actor, and a critic where the objective has one, on the same ranks."""
 
     def __init__(self, config: TrainConfig, mesh: DeviceMesh) -> None:
         self.ppo = config.ppo
         self.actor = Actor(config, mesh)
-        self.critic = Critic(config, mesh)
+        self.critic = Critic(config, mesh) if config.ppo.uses_critic else None
 
     def iterate(self, batch: RolloutBatch, rollout_id: int) -> dict[str, float]:
-        """Train both roles on one rollout: V_old (and old log-probs) first, then K critic passes and one actor pass."""
+        """Train both roles on one rollout: V_old (and old log-probs) first, then the critic's passes and the actor's."""
+        ppo, metrics = self.ppo, {}
         batch = batch.with_columns(
-            values=self.critic.values(batch),
-            log_probs=self.actor.old_log_probs(batch),
-            ref_log_probs=self.actor.ref_log_probs(batch),
+            log_probs=self.actor.old_log_probs(batch, rollout_id), ref_log_probs=self.actor.ref_log_probs(batch, rollout_id)
         )
-        batch = with_targets(batch, self.ppo)
-        critic = self.critic.update(batch, rollout_id)
-        return {**critic, **self.actor.update(batch)}
+        if self.critic is not None:
+            batch = with_returns(batch.with_columns(values=self.critic.values(batch)), ppo)
+            metrics = self.critic.update(batch, rollout_id)
+            if ppo.advantage_values == "after-update" and ppo.trains_actor(rollout_id):
+                batch = batch.with_columns(values=self.critic.values(batch))
+        if ppo.trains_actor(rollout_id):
+            metrics |= self.actor.update(with_advantages(batch, ppo), rollout_id)
+        return metrics

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slime.arguments.errors import UserError
+from slime.upstream import hand_over, wants_megatron
 
 if TYPE_CHECKING:
     from slime.arguments.run_config import RunConfig
@@ -55,15 +56,18 @@ def configure(words: list[str]) -> "RunConfig":
 
 def train_command(words: list[str]) -> None:
     """Check everything that can be checked, then start processes and train."""
+    if wants_megatron(words):
+        hand_over(words)
     config = configure(words)
     # From here on torch is needed, which --help and flag errors do without.
+    from slime.arguments.notices import notices
     from slime.observability.run_log import RunLog
     from slime.rollout.manager import RolloutManager
     from slime.train import train
 
     rollouts = RolloutManager(config)
     run_dir = Path(config.run.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}").resolve()
-    passes = config.ppo.critic_update_steps if config.ppo.uses_critic else 0
+    passes = config.ppo.critic_passes if config.ppo.uses_critic else 0
     try:
         log = RunLog(run_dir, config.flags(), config.run.num_rollout, passes)
     except (OSError, ValueError) as error:
@@ -72,6 +76,8 @@ def train_command(words: list[str]) -> None:
         from slime.local.launch import launch
     else:
         from slime.ray.launch import launch
+    for notice in notices(config):
+        print(f"note: {notice}")
     print(f"run folder: {run_dir}\nstarting processes and loading models …", flush=True)
     try:
         cluster = launch(config)

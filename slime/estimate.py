@@ -1,6 +1,6 @@
 """slime estimate: the memory of a run, printed before anything is started."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -45,7 +45,7 @@ def print_estimate(config: RunConfig) -> None:
 
     Raises UserError for flags it makes no sense with, ValueError for checkpoints that would not load.
     """
-    if not config.ppo.uses_critic:
+    if not config.ppo.generates:
         raise UserError("slime estimate is for --loss-type policy_loss: supervised answers have lengths of their own")
     roles = estimates(config)
     console = Console()
@@ -54,15 +54,18 @@ def print_estimate(config: RunConfig) -> None:
 
 
 def estimates(config: RunConfig) -> list[RoleEstimate]:
-    """Actor and critic on rollouts of the longest prompt in the data and the longest response allowed."""
+    """The roles that the run has, on rollouts of the longest prompt in the data and the longest response allowed."""
     prompt, response = RolloutManager(config).longest_prompt(), config.rollout.rollout_max_response_len
     n = config.rollout.rollout_batch_size * config.rollout.n_samples_per_prompt
     batch = RolloutBatch.from_samples([[0] * (prompt + response)] * n, [response] * n, [[1] * response] * n, [0.0] * n)
     sizes = world_sizes(config, device.accelerator_count())
     reference = (config.ppo.ref_load or config.actor.hf_checkpoint) if config.ppo.uses_reference else None
+    critic = config.critic if config.ppo.critic_load is None else replace(config.critic, hf_checkpoint=config.ppo.critic_load)
+    roles = {"actor": (config.actor, reference), "critic": (critic, None)}
     return [
-        RoleEstimate("actor", config.actor, sizes["actor"], estimate("actor", config.actor, sizes["actor"], batch, reference)),
-        RoleEstimate("critic", config.critic, sizes["critic"], estimate("critic", config.critic, sizes["critic"], batch)),
+        RoleEstimate(name, role, sizes[name], estimate(name, role, sizes[name], batch, frozen))  # type: ignore[arg-type]
+        for name, (role, frozen) in roles.items()
+        if sizes[name]
     ]
 
 

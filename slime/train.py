@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_backend.batch.columns import RolloutBatch
-from fsdp_backend.training.targets import with_targets
+from fsdp_backend.training.targets import with_advantages, with_returns
 from slime.arguments.run_config import RunConfig
 from slime.backends.cluster import Cluster
 from slime.backends.fsdp_utils.group import Pending
 from slime.backends.fsdp_utils.weight_sync import WeightSync
+from slime.backends.fsdp_utils.worker import Trained
 from slime.observability.run_log import RunLog
 from slime.rollout.manager import RolloutManager
 
@@ -20,12 +21,12 @@ class Unfinished:
     rollout_id: int
     metrics: dict[str, float]
     tokens: int
-    critic: Pending[dict[str, float]] | None
+    critic: Pending[Trained] | None
 
 
 def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: RunLog) -> None:
     """Run `num_rollout` rollouts. The critic's K passes run beside the actor's update, the weight update and the next
-    generation; the first thing to wait for them is the next rollout's values."""
+    generation; the first thing to wait for them is the next rollout's values (or, with values after the update, the actor)."""
     weights = WeightSync(cluster.actor, cluster.engine_urls, log.run_dir / "weight_transfer")
     unfinished: Unfinished | None = None
     try:
@@ -34,22 +35,22 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
             with log.phase("generate"):
                 batch, rollout_metrics = rollouts.generate(rollout_id)
             previous, unfinished = unfinished, None
-            finish(previous, log)
-            critic_update = None
-            if cluster.critic is not None:
-                batch = with_old_policy_columns(batch, cluster, config, log)
-                critic_update = cluster.critic.start_update(batch, rollout_id)
-            with log.phase("actor_update"):
-                metrics |= rollout_metrics | cluster.actor.start_update(batch, rollout_id).result()
-            if cluster.engine_urls:
-                with log.phase("update_weights"):
-                    weights.update()
+            with log.phase("critic_wait"):
+                finish(previous, log)
+            batch = with_old_policy_columns(batch, cluster, config, log, rollout_id)
+            critic_update = None if cluster.critic is None else cluster.critic.start_update(batch, rollout_id)
+            if config.ppo.trains_actor(rollout_id):
+                batch = with_actor_columns(batch, critic_update, cluster, config, log)
+                metrics |= update_actor(batch, cluster, log, rollout_id)
+                if cluster.engine_urls:
+                    with log.phase("update_weights"):
+                        weights.update()
             if is_due(config.run.save_interval, rollout_id + 1) or rollout_id + 1 == config.run.num_rollout:
                 with log.phase("save"):
                     save(cluster, log.run_dir / "checkpoints", rollout_id)
             if config.cluster.offload_train:
                 leave_accelerator(cluster)
-            unfinished = Unfinished(rollout_id, metrics | log.take_times(), len(batch.tokens), critic_update)
+            unfinished = Unfinished(rollout_id, metrics | rollout_metrics | log.take_times(), len(batch.tokens), critic_update)
     finally:  # a rollout is recorded even if the one after it fails
         finish(unfinished, log)
     final = evaluate(config, rollouts, log, config.run.num_rollout, last=True)
@@ -57,22 +58,45 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
         log.write_final_evaluation(final)
 
 
-def with_old_policy_columns(batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog) -> RolloutBatch:
-    """Add what is fixed before any update: V_old, log-probs where they are needed, and the advantages and returns of them."""
-    assert cluster.critic is not None
-    with log.phase("values"):
-        batch = batch.with_columns(values=cluster.critic.values(batch))
-    with log.phase("log_probs"):
-        log_probs, ref_log_probs = cluster.actor.log_probs(batch)
-    return with_targets(batch.with_columns(log_probs=log_probs, ref_log_probs=ref_log_probs), config.ppo)
+def with_old_policy_columns(
+    batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog, rollout_id: int
+) -> RolloutBatch:
+    """Add what is fixed before any update: log-probs where they are needed, V_old, and the critic's targets."""
+    if cluster.actor is not None and config.ppo.generates:
+        with log.phase("log_probs"):
+            log_probs, ref_log_probs = cluster.actor.log_probs(batch, rollout_id)
+        batch = batch.with_columns(log_probs=log_probs, ref_log_probs=ref_log_probs)
+    if cluster.critic is not None:
+        with log.phase("values"):
+            batch = batch.with_columns(values=cluster.critic.values(batch))
+        batch = with_returns(batch, config.ppo)
+    return batch
+
+
+def with_actor_columns(
+    batch: RolloutBatch, critic_update: Pending[Trained] | None, cluster: Cluster, config: RunConfig, log: RunLog
+) -> RolloutBatch:
+    """Add the advantages, of V_old or of the values after the critic's update."""
+    if config.ppo.advantage_values == "after-update" and critic_update is not None and cluster.critic is not None:
+        with log.phase("critic_wait"):
+            critic_update.result()
+        with log.phase("values"):
+            batch = batch.with_columns(values=cluster.critic.values(batch))
+    return with_advantages(batch, config.ppo) if config.ppo.generates else batch
+
+
+def update_actor(batch: RolloutBatch, cluster: Cluster, log: RunLog, rollout_id: int) -> dict[str, float]:
+    """Train the actor; returns its metrics."""
+    assert cluster.actor is not None
+    with log.phase("actor_update"):
+        return cluster.actor.start_update(batch, rollout_id).result().metrics
 
 
 def leave_accelerator(cluster: Cluster) -> None:
     """Wait until the actor has left it; the critic leaves when its passes are done."""
-    sleeping = cluster.actor.start_sleep()
-    if cluster.critic is not None:
-        cluster.critic.start_sleep()
-    sleeping.result()
+    sleeping = [group.start_sleep() for group in (cluster.actor, cluster.critic) if group is not None]
+    if cluster.actor is not None:
+        sleeping[0].result()
 
 
 def evaluate(config: RunConfig, rollouts: RolloutManager, log: RunLog, rollout_id: int, last: bool = False) -> dict[str, float]:
@@ -91,17 +115,22 @@ def is_due(interval: int | None, rollouts_trained: int) -> bool:
 
 def finish(rollout: Unfinished | None, log: RunLog) -> None:
     """Wait for the rollout's critic and record the rollout."""
-    if rollout is not None:
-        critic_metrics = {} if rollout.critic is None else rollout.critic.result()
-        log.write(rollout.rollout_id, rollout.metrics | critic_metrics, rollout.tokens)
+    if rollout is None:
+        return
+    metrics = rollout.metrics
+    if rollout.critic is not None:
+        trained = rollout.critic.result()
+        log.add_span("critic_update", trained.started, trained.ended)
+        metrics = metrics | trained.metrics | {"time/critic_update": trained.ended - trained.started}
+    log.write(rollout.rollout_id, metrics, rollout.tokens)
 
 
 def save(cluster: Cluster, folder: Path, rollout_id: int) -> None:
     """Write both roles as Hugging Face folders under `rollout_<id>`, and point `latest` at it once both are whole."""
     name = f"rollout_{rollout_id}"
-    cluster.actor.export(folder / name / "actor")
-    if cluster.critic is not None:
-        cluster.critic.export(folder / name / "critic")
+    for role, group in (("actor", cluster.actor), ("critic", cluster.critic)):
+        if group is not None:
+            group.export(folder / name / role)
     link = folder / "latest"
     if link.is_symlink():
         link.unlink()

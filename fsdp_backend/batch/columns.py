@@ -21,6 +21,7 @@ from torch import Tensor
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
+SAMPLE_COLUMNS = ("reward", "sample_index", "rollout_index", "truncated", "weight_version")
 RESPONSE_COLUMNS = ("rollout_log_probs", "log_probs", "ref_log_probs", "values", "advantages", "returns")
 
 
@@ -37,7 +38,7 @@ class RolloutBatch:
     loss_mask: Floats
     """[R] 1 = trainable, 0 = observation."""
     reward: Floats
-    """[n] one a sample."""
+    """[n] one a sample; for estimators with a group baseline, the normalised one."""
     sample_index: Ints
     """[n] number of the sample within the run."""
     rollout_index: Ints
@@ -71,11 +72,7 @@ class RolloutBatch:
         for name, per_sample in (
             ("token_offsets", self.token_offsets[1:]),
             ("response_offsets", self.response_offsets[1:]),
-            ("reward", self.reward),
-            ("sample_index", self.sample_index),
-            ("rollout_index", self.rollout_index),
-            ("truncated", self.truncated),
-            ("weight_version", self.weight_version),
+            *((name, getattr(self, name)) for name in SAMPLE_COLUMNS),
         ):
             if len(per_sample) != n:
                 raise ValueError(f"column {name} has {len(per_sample)} entries for {n} samples")
@@ -168,6 +165,27 @@ class RolloutBatch:
         trainable: NDArray[np.bool_] = np.repeat(chosen, self.response_lengths) & (self.loss_mask != 0)
         return trainable
 
+    def sampled_from(self, responses: Ints) -> tuple[Ints, Ints] | None:
+        """`top_p_token_ids` and `top_p_offsets` of these response tokens (positions), if the batch has them."""
+        if self.top_p_token_ids is None or self.top_p_offsets is None:
+            return None
+        ids = self.top_p_token_ids[_spans(self.top_p_offsets, responses)]
+        return ids, _offsets(np.diff(self.top_p_offsets)[responses])
+
+    def take(self, samples: Ints) -> "RolloutBatch":
+        """The batch of these samples (positions, each at most once), in this order."""
+        token, response = _spans(self.token_offsets, samples), _spans(self.response_offsets, samples)
+        parts: dict[str, Any] = {name: getattr(self, name)[samples] for name in SAMPLE_COLUMNS}
+        parts |= {n: c[response] for n in ("loss_mask", *RESPONSE_COLUMNS) if (c := getattr(self, n)) is not None}
+        if (kept := self.sampled_from(response)) is not None:
+            parts["top_p_token_ids"], parts["top_p_offsets"] = kept
+        return RolloutBatch(
+            tokens=self.tokens[token],
+            token_offsets=_offsets(self.total_lengths[samples]),
+            response_offsets=_offsets(self.response_lengths[samples]),
+            **parts,
+        )
+
     def with_columns(self, **columns: Any) -> "RolloutBatch":
         """The same batch with these columns set."""
         return replace(self, **columns)
@@ -183,5 +201,13 @@ class RolloutBatch:
         return torch.from_numpy(np.array(getattr(self, name)))
 
 
-def _offsets(lengths: Sequence[int]) -> Ints:
+def _spans(offsets: Ints, rows: Ints) -> Ints:
+    """The positions that belong to these rows of a jagged column, one row's after another's."""
+    lengths = np.diff(offsets)[rows]
+    starts = np.repeat(offsets[rows] - (np.cumsum(lengths) - lengths), lengths)
+    spans: Ints = starts + np.arange(lengths.sum())
+    return spans
+
+
+def _offsets(lengths: Sequence[int] | Ints) -> Ints:
     return np.concatenate([[0], np.cumsum(np.asarray(lengths, dtype=np.int64))]).astype(np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fsdp_backend.batch.columns import Ints, RolloutBatch
+from fsdp_backend.batch.columns import RolloutBatch
 from fsdp_backend.batch.plan import MicroBatch
 
 
@@ -36,6 +36,10 @@ class Pack:
     """[R] int64, the tokens."""
     response_index: Tensor
     """[R] int64 on the CPU, where each of these tokens stands in the batch's response columns."""
+    samples: MicroBatch
+    """Positions of the samples in the batch, in the row's order."""
+    sample_of_response: Tensor
+    """[R] int64, which of `samples` each of these tokens belongs to, from 0."""
     top_p_token_ids: Tensor | None = None
     """[N] int64, the ids that these tokens were sampled from; None: the whole vocabulary."""
     top_p_offsets: Tensor | None = None
@@ -51,7 +55,7 @@ def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device) -> Pack
     if not samples:
         zero, none = torch.zeros(1, 1, dtype=torch.int64, device=device), torch.zeros(0, dtype=torch.int64, device=device)
         starts = torch.tensor([0, 1], dtype=torch.int32, device=device)
-        return Pack(zero, zero, (1,), starts, none, none, torch.zeros(0, dtype=torch.int64))
+        return Pack(zero, zero, (1,), starts, none, none, torch.zeros(0, dtype=torch.int64), (), none)
     row, positions, predictors, responses = [], [], [], []
     start = 0
     for i in samples:
@@ -67,6 +71,8 @@ def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device) -> Pack
     input_ids = torch.from_numpy(np.concatenate(row)).to(device)
     predict_positions = torch.from_numpy(np.concatenate(predictors)).to(device)
     response_index = np.concatenate(responses)
+    kept = batch.sampled_from(response_index)
+    top_p = () if kept is None else tuple(torch.from_numpy(column).to(device) for column in kept)
     return Pack(
         input_ids=input_ids[None],
         position_ids=torch.from_numpy(np.concatenate(positions)).to(device)[None],
@@ -75,16 +81,7 @@ def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device) -> Pack
         predict_positions=predict_positions,
         targets=input_ids[predict_positions + 1],
         response_index=torch.from_numpy(response_index),
-        **_sampled_from(batch, response_index, device),
+        samples=samples,
+        sample_of_response=torch.from_numpy(np.repeat(np.arange(len(samples)), [len(r) for r in responses])).to(device),
+        **dict(zip(("top_p_token_ids", "top_p_offsets"), top_p, strict=False)),
     )
-
-
-def _sampled_from(batch: RolloutBatch, responses: Ints, device: torch.device) -> dict[str, Tensor]:
-    """The ids that these response tokens were sampled from, if the batch has them."""
-    if batch.top_p_token_ids is None or batch.top_p_offsets is None:
-        return {}
-    first, lengths = batch.top_p_offsets[responses], np.diff(batch.top_p_offsets)[responses]
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    chosen = np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])
-    ids, starts = torch.from_numpy(batch.top_p_token_ids[chosen]), torch.from_numpy(offsets)
-    return {"top_p_token_ids": ids.to(device), "top_p_offsets": starts.to(device)}

@@ -68,6 +68,28 @@ def plan_pass(
     return [plan_step([i for rollout in step for i in rollout], batch, role, world_size, cost) for step in steps]
 
 
+def pass_order(seed: int, rollout_id: int, k: int) -> np.random.Generator:
+    """What draws the order of a role's pass k (from 0) over a rollout."""
+    return np.random.default_rng([seed, rollout_id, k])
+
+
+def hold_out(batch: RolloutBatch, fraction: float, seed: int, rollout_id: int) -> tuple[RolloutBatch, RolloutBatch | None]:
+    """The rollouts to train on, in the batch's order, and those to hold out: `fraction` of them, rounded down, but at least one
+    (None for 0). Drawn by (seed, rollout); the samples of a rollout stay together. Raises ValueError if none is left."""
+    if fraction == 0:
+        return batch, None
+    rollouts = np.unique(batch.rollout_index)
+    size = max(1, int(fraction * len(rollouts)))
+    if size == len(rollouts):
+        raise ValueError(
+            f"critic_holdout_fraction {fraction} leaves none of the {len(rollouts)} rollouts of this batch to train on"
+        )
+    # A fourth number, since numpy pads seeds with zeros: three would be those of a pass.
+    drawn = np.random.default_rng([seed, rollout_id, 0, 1]).choice(rollouts, size, replace=False)
+    held_out = np.isin(batch.rollout_index, drawn)
+    return batch.take(np.flatnonzero(~held_out)), batch.take(np.flatnonzero(held_out))
+
+
 def plan_step(samples: list[int], batch: RolloutBatch, role: RoleConfig, world_size: int, cost: SampleCost = TOKENS) -> Step:
     """Pack these samples into micro-batches and deal them out to the ranks."""
     costs = cost.forward(batch.total_lengths, batch.trainable_lengths).tolist()

@@ -52,9 +52,9 @@ def load_policy(folder: str, role: RoleConfig, mesh: DeviceMesh) -> PolicyModel:
     return model
 
 
-def load_value(folder: str, role: RoleConfig, mesh: DeviceMesh) -> ValueModel:
+def load_value(folder: str, role: RoleConfig, mesh: DeviceMesh, require_head: bool = False) -> ValueModel:
     """A sharded critic. Without a value head in `folder` the head is zero; a lone weight or bias, or a missing backbone,
-    raises."""
+    raises ValueError, and with `require_head` so does a missing head."""
     model = build_value(folder, role, mesh)
     absent, _ = _fill(model.hf, folder, mesh)
     head = {f"{model.head_name}.{name}" for name, _ in model.head.named_parameters()}
@@ -66,6 +66,10 @@ def load_value(folder: str, role: RoleConfig, mesh: DeviceMesh) -> ValueModel:
     if absent not in (set(), head):
         first = sorted(absent - head or absent)[0]
         raise ValueError(f"{folder} lacks {len(absent - head or absent)} tensors a critic needs, first {first}")
+    if absent == head and require_head:
+        raise ValueError(
+            f"critic_load {folder} has no value head: a language model to start from is given by critic_hf_checkpoint"
+        )
     if absent == head:
         for parameter in model.head.parameters():
             nn.init.zeros_(parameter)

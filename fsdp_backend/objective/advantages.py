@@ -51,6 +51,13 @@ def gae(
     return advantages, torch.where(trainable, advantages + values, 0)
 
 
+def discounted_returns(token_rewards: Tensor, offsets: Tensor, gamma: float) -> Tensor:
+    """The sum of a response's rewards from each token on, discounted for every token, masked ones included, as slime, miles and
+    molt do (REINFORCE++, arXiv 2501.03262). [R] in and out."""
+    every = torch.ones_like(token_rewards)
+    return gae(torch.zeros_like(token_rewards), token_rewards, every, offsets, gamma, lambd=1.0)[0]
+
+
 def length_adaptive_lambda(loss_mask: Tensor, offsets: Tensor, alpha: float) -> Tensor:
     """lambda = 1 - 1 / (alpha * l), clamped to [0, 1], with l the trainable tokens of a sample (VAPO, arXiv 2504.05118).
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-# As in the policy loss: past e^20 the exp could only overflow, and a NaN gradient would follow.
-_MAX_LOG_RATIO = 20.0
+from fsdp_backend.objective.ratio import probability_ratio
 
 
 def approx_kl(
@@ -28,5 +27,5 @@ def approx_kl(
     else:
         raise ValueError(f"kl_loss_type must be k1, k2, k3 or low_var_kl, got {kl_loss_type!r}")
     if importance_log_ratio is not None:
-        kl = torch.exp(importance_log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)) * kl
+        kl = probability_ratio(importance_log_ratio) * kl
     return kl.clamp(-10, 10) if kl_loss_type == "low_var_kl" else kl

@@ -2,81 +2,82 @@
 
 from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from fsdp_backend.batch.columns import Floats, RolloutBatch
 from fsdp_backend.batch.packing import Pack
+from fsdp_backend.batch.plan import pass_order
 from fsdp_backend.config import TrainConfig
 from fsdp_backend.model.loading import load_policy
-from fsdp_backend.objective.kl import approx_kl
-from fsdp_backend.objective.policy_loss import policy_loss
+from fsdp_backend.training.actor_loss import Correction, actor_loss
 from fsdp_backend.training.learner import Learner
 
 
 class Actor:
     """The policy, its optimizer, and the frozen reference where the objective needs one."""
 
-    def __init__(self, config: TrainConfig, mesh: DeviceMesh) -> None:
-        self.ppo, self.temperature = config.ppo, config.rollout_temperature
+    def __init__(self, config: TrainConfig, mesh: DeviceMesh, correction: Correction | None = None) -> None:
+        """`correction` takes the place of the importance weight of use_tis."""
+        self.ppo, self.temperature, self.seed = config.ppo, config.rollout_temperature, config.seed
+        self.correction = correction
         self.model = load_policy(config.actor.hf_checkpoint, config.actor, mesh)
-        self.learner = Learner(self.model, config.actor, mesh, config.num_rollout)
+        # Rollouts that train the critic alone are not on the actor's clock, nor in its horizon.
+        self.learner = Learner(self.model, config.actor, mesh, config.num_rollout - config.ppo.num_critic_only_steps)
         self.reference = None
         if self.ppo.uses_reference:
             frozen = replace(config.actor, gradient_checkpointing=False)
             self.reference = load_policy(self.ppo.ref_load or config.actor.hf_checkpoint, frozen, mesh).requires_grad_(False)
             self.learner.frozen = (self.reference,)
 
-    def old_log_probs(self, batch: RolloutBatch) -> Floats | None:
-        """[R] log-probs under the policy as it is now; None where nobody needs them before the update: when it takes a single
-        step, that step's own forward gives them."""
-        if len(self.learner.plan(batch)) == 1 and self.ppo.kl_coef == 0:
-            return None
-        return self.log_probs(batch)
+    def old_log_probs(self, batch: RolloutBatch, rollout_id: int) -> Floats | None:
+        """[R] log-probs from before the update: under the policy as it is now, or those of the rollout (use_rollout_logprobs).
+
+        None where nobody needs them: when the actor doesn't train on this rollout, or takes a single step, whose own forward
+        gives them. Raises ValueError if the batch lacks rollout_log_probs that the update needs.
+        """
+        ppo = self.ppo
+        if ppo.uses_rollout_log_probs and batch.rollout_log_probs is None:
+            raise ValueError("use_tis and use_rollout_logprobs need the rollout's log-probs, which this batch does not have")
+        if ppo.use_rollout_logprobs:
+            return batch.rollout_log_probs
+        steps = len(self.learner.plan(batch)) * ppo.actor_update_steps if ppo.trains_actor(rollout_id) else 0
+        return None if steps <= 1 and ppo.kl_coef == 0 else self.log_probs(batch)
 
     def log_probs(self, batch: RolloutBatch) -> Floats:
         """[R] log-probs of the response tokens under the policy as it is now, 0 where the loss mask is."""
         return self.learner.compute_column(batch, self.model, lambda pack: self.model(pack, self.temperature)[0])
 
-    def ref_log_probs(self, batch: RolloutBatch) -> Floats | None:
-        """[R] the same under the reference model; None without one."""
+    def ref_log_probs(self, batch: RolloutBatch, rollout_id: int) -> Floats | None:
+        """[R] the same under the reference model; None where nobody needs them."""
         reference = self.reference
-        if reference is None:
+        if reference is None or (self.ppo.kl_coef == 0 and not self.ppo.trains_actor(rollout_id)):
             return None
         return self.learner.compute_column(batch, reference, lambda pack: reference(pack, self.temperature)[0])
 
-    def update(self, batch: RolloutBatch) -> dict[str, float]:
-        """One pass over the batch, which needs `advantages`, `log_probs` unless the pass is one step, and `ref_log_probs` for a
-        KL loss."""
+    def update(self, batch: RolloutBatch, rollout_id: int) -> dict[str, float]:
+        """`actor_update_steps` passes over the batch, which needs `advantages`, `log_probs` unless there is but one step, and
+        `ref_log_probs` for a KL loss. The first pass is in the batch's order; others in one seeded by (seed, rollout, pass).
+
+        Returns: metrics, averaged over the passes.
+        """
         loss = self._sft_loss if self.ppo.loss_type == "sft_loss" else self._policy_loss
         rate = self.learner.advance_clock()
-        report = self.learner.run_pass(batch, loss, self.ppo.calculate_per_token_loss)
+        orders = [None, *(pass_order(self.seed, rollout_id, k) for k in range(1, self.ppo.actor_update_steps))]
+        reports = [self.learner.run_pass(batch, loss, self.ppo.calculate_per_token_loss, order) for order in orders]
         return {
-            **report.metrics,
+            **{name: float(np.mean([report.metrics[name] for report in reports])) for name in reports[0].metrics},
             "lr": rate,
-            "grad_norm": report.grad_norm,
-            "num_steps": report.num_steps,
-            "skipped_steps": report.skipped_steps,
+            "grad_norm": float(np.mean([report.grad_norm for report in reports])),
+            "num_steps": sum(report.num_steps for report in reports),
+            "skipped_steps": sum(report.skipped_steps for report in reports),
         }
 
     def _policy_loss(self, pack: Pack, batch: RolloutBatch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        ppo = self.ppo
-        log_probs, entropy = self.model(pack, self.temperature, entropy_grad=ppo.entropy_coef != 0)
-        old = log_probs.detach() if batch.log_probs is None else pack.column(batch.log_probs)
-        high = ppo.eps_clip if ppo.eps_clip_high is None else ppo.eps_clip_high
-        pg_loss, clipped = policy_loss(
-            log_probs, old, pack.column(batch.column("advantages")), ppo.eps_clip, high, ppo.eps_clip_c
-        )
-        loss = pg_loss - ppo.entropy_coef * entropy
-        metrics = {"pg_loss": pg_loss, "pg_clipfrac": clipped, "ppo_kl": old - log_probs, "entropy": entropy}
-        if ppo.use_kl_loss:
-            ratio = log_probs - old if ppo.use_unbiased_kl else None
-            kl = approx_kl(log_probs, pack.column(batch.column("ref_log_probs")), ppo.kl_loss_type, ratio)
-            loss = loss + ppo.kl_loss_coef * kl
-            metrics["kl_loss"] = kl
-        if batch.rollout_log_probs is not None:
-            metrics["train_rollout_logprob_abs_diff"] = (old - pack.column(batch.rollout_log_probs)).abs()
-        return loss, log_probs, {"loss": loss, **metrics}
+        log_probs, entropy = self.model(pack, self.temperature, entropy_grad=self.ppo.entropy_coef != 0)
+        loss, metrics = actor_loss(self.ppo, log_probs, entropy, pack, batch, self.correction)
+        return loss, log_probs, metrics
 
     def _sft_loss(self, pack: Pack, batch: RolloutBatch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         log_probs, entropy = self.model(pack, temperature=1.0)

@@ -1,17 +1,17 @@
 """The critic: values, and the K passes of its update."""
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from fsdp_backend.batch.columns import Floats, RolloutBatch
 from fsdp_backend.batch.packing import Pack
+from fsdp_backend.batch.plan import hold_out, pass_order
 from fsdp_backend.config import TrainConfig
 from fsdp_backend.model.loading import load_value
 from fsdp_backend.objective.value_loss import value_loss
-from fsdp_backend.training.diagnostics import critic_diagnostics
-from fsdp_backend.training.learner import Learner
+from fsdp_backend.training.diagnostics import Measured, critic_diagnostics, everywhere, explained
+from fsdp_backend.training.learner import Learner, PassReport
+from fsdp_backend.training.targets import with_returns
 
 
 class Critic:
@@ -19,7 +19,8 @@ class Critic:
 
     def __init__(self, config: TrainConfig, mesh: DeviceMesh) -> None:
         self.ppo, self.seed = config.ppo, config.seed
-        self.model = load_value(config.critic.hf_checkpoint, config.critic, mesh)
+        folder = config.ppo.critic_load or config.critic.hf_checkpoint
+        self.model = load_value(folder, config.critic, mesh, require_head=config.ppo.critic_load is not None)
         self.learner = Learner(self.model, config.critic, mesh, config.num_rollout)
 
     def values(self, batch: RolloutBatch) -> Floats:
@@ -27,37 +28,55 @@ class Critic:
         return self.learner.compute_column(batch, self.model, self.model)
 
     def update(self, batch: RolloutBatch, rollout_id: int) -> dict[str, float]:
-        """K passes over the batch, which needs `values` and `returns`; both stay as they are for all K passes.
+        """`ppo.critic_passes` passes over the batch, which needs `values` and `returns` (and with critic_targets refreshed and
+        a KL penalty, `log_probs` and `ref_log_probs`).
 
-        Each pass visits every sample once, in an order seeded by (seed, rollout, pass). The clock moves once a rollout,
-        whatever K. What a pass achieved is measured on the samples of the next pass's first step, whose forward is run anyway
-        (all samples, where a pass is one step); after the last pass, on those that one more pass would begin with.
+        Both stay as they are for all passes, or are refreshed before each. A pass visits every sample once, in an order seeded
+        by (seed, rollout, pass); samples held out (critic_holdout_fraction) are in none. The clock moves once a rollout.
         """
         rate = self.learner.advance_clock()
-        metrics: dict[str, float] = {"critic-lr": rate, "critic-num_steps": 0, "critic-skipped_steps": 0}
-        reports = []
-        for k in range(self.ppo.critic_update_steps):
-            report = self.learner.run_pass(
-                batch, self._value_loss, self.ppo.calculate_per_token_loss, self._order(rollout_id, k)
-            )
-            reports.append(report)
-            metrics["critic-num_steps"] += report.num_steps
-            metrics["critic-skipped_steps"] += report.skipped_steps
-        before = batch.column("values"), batch.loss_mask != 0
-        afterwards = [(report.predictions, report.predicted) for report in reports[1:]]
-        afterwards.append(self._first_values(batch, rollout_id))
-        for k, (report, after) in enumerate(zip(reports, afterwards, strict=True), start=1):
+        trained, held_out = hold_out(batch, self.ppo.critic_holdout_fraction, self.seed, rollout_id)
+        passes: list[tuple[RolloutBatch, PassReport]] = []
+        unseen = [] if held_out is None else [explained(held_out, everywhere(held_out, held_out.column("values")))]
+        for k in range(self.ppo.critic_passes):
+            if k and self.ppo.critic_targets == "refreshed":
+                trained = with_returns(trained.with_columns(values=self.values(trained)), self.ppo)
+            order = pass_order(self.seed, rollout_id, k)
+            report = self.learner.run_pass(trained, self._value_loss, self.ppo.calculate_per_token_loss, order)
+            passes.append((trained, report))
+            if held_out is not None:
+                values = self.learner.compute_column(held_out, self.model, self.model, [self.learner.plan_whole(held_out)])
+                unseen.append(explained(held_out, everywhere(held_out, values)))
+        return {
+            "critic-lr": rate,
+            "critic-num_steps": sum(report.num_steps for _, report in passes),
+            "critic-skipped_steps": sum(report.skipped_steps for _, report in passes),
+            **self._of_passes(passes, rollout_id),
+            **{f"critic-pass_{k}/holdout_explained_variance_before": value for k, value in enumerate(unseen[:-1], start=1)},
+            **{f"critic-pass_{k}/holdout_explained_variance_after": value for k, value in enumerate(unseen[1:], start=1)},
+        }
+
+    def _of_passes(self, passes: list[tuple[RolloutBatch, PassReport]], rollout_id: int) -> dict[str, float]:
+        """Metrics of each pass, against its own targets.
+
+        What a pass achieved is measured on the samples of the next pass's first step, whose forward is run anyway (all samples,
+        where a pass is one step); after the last pass, on those that one more pass would begin with.
+        """
+        metrics: dict[str, float] = {}
+        afterwards: list[Measured] = [(report.predictions, report.predicted) for _, report in passes[1:]]
+        afterwards.append(self._first_values(passes[-1][0], rollout_id))
+        before: Measured | None = None
+        for k, ((batch, report), after) in enumerate(zip(passes, afterwards, strict=True), start=1):
+            if before is None or self.ppo.critic_targets == "refreshed":
+                before = everywhere(batch, batch.column("values"))
             of_pass = {**report.metrics, "grad_norm": report.grad_norm, **critic_diagnostics(batch, before, after)}
             metrics |= {f"critic-pass_{k}/{name}": value for name, value in of_pass.items()}
             before = after
         return metrics
 
-    def _order(self, rollout_id: int, k: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, rollout_id, k])
-
-    def _first_values(self, batch: RolloutBatch, rollout_id: int) -> tuple[Floats, NDArray[np.bool_]]:
+    def _first_values(self, batch: RolloutBatch, rollout_id: int) -> Measured:
         """Values of the samples that one more pass would train first, and which tokens those are."""
-        first = self.learner.plan(batch, self._order(rollout_id, self.ppo.critic_update_steps))[0]
+        first = self.learner.plan(batch, pass_order(self.seed, rollout_id, self.ppo.critic_passes))[0]
         column = self.learner.compute_column(batch, self.model, self.model, [first])
         return column, batch.trainable_tokens(first.samples)
 

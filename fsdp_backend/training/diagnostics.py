@@ -17,8 +17,8 @@ def critic_diagnostics(batch: RolloutBatch, before: Measured, after: Measured) -
     values were measured on."""
     values, returns = _on(after, after[0]), _on(after, batch.column("returns"))
     return {
-        "explained_variance_before": _explained(batch, before),
-        "explained_variance_after": _explained(batch, after),
+        "explained_variance_before": explained(batch, before),
+        "explained_variance_after": explained(batch, after),
         "values_mean": float(values.mean()),
         "values_std": float(values.std(unbiased=False)),
         "returns_mean": float(returns.mean()),
@@ -26,7 +26,13 @@ def critic_diagnostics(batch: RolloutBatch, before: Measured, after: Measured) -
     }
 
 
-def _explained(batch: RolloutBatch, measured: Measured) -> float:
+def everywhere(batch: RolloutBatch, values: Floats) -> Measured:
+    """Values of all trainable tokens."""
+    return values, batch.loss_mask != 0
+
+
+def explained(batch: RolloutBatch, measured: Measured) -> float:
+    """Explained variance of the batch's returns; NaN where they do not vary."""
     values, tokens = measured
     return explained_variance(torch.tensor(values), batch.tensor("returns"), torch.tensor(tokens))
 

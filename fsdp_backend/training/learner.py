@@ -16,7 +16,7 @@ from fsdp_backend import device
 from fsdp_backend.batch.columns import Floats, RolloutBatch
 from fsdp_backend.batch.normaliser import token_weights
 from fsdp_backend.batch.packing import Pack, pack
-from fsdp_backend.batch.plan import Step, plan_pass
+from fsdp_backend.batch.plan import Step, plan_pass, plan_step
 from fsdp_backend.config import RoleConfig
 from fsdp_backend.distributed.collectives import all_sum, all_sum_metrics
 from fsdp_backend.model.cost import sample_cost
@@ -95,6 +95,10 @@ class Learner:
     def plan(self, batch: RolloutBatch, order: np.random.Generator | None = None) -> list[Step]:
         """The optimizer steps of a pass over the batch."""
         return plan_pass(batch, self.role, self.mesh.size(), order, self.cost)
+
+    def plan_whole(self, batch: RolloutBatch) -> Step:
+        """All samples of the batch as one step, whatever their number."""
+        return plan_step(list(range(len(batch))), batch, self.role, self.mesh.size(), self.cost)
 
     def compute_column(
         self, batch: RolloutBatch, model: nn.Module, forward: Callable[[Pack], Tensor], steps: list[Step] | None = None

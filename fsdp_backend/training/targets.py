@@ -1,27 +1,57 @@
-"""From rewards, values and log-probs to the actor's advantages and the critic's returns. Pure; every process gets the same."""
+"""From rewards, values and log-probs to the critic's returns and the actor's advantages. Pure; every process gets the same."""
+
+import torch
+from torch import Tensor
 
 from fsdp_backend.batch.columns import RolloutBatch
 from fsdp_backend.config import PPOConfig
-from fsdp_backend.objective.advantages import gae, length_adaptive_lambda, whiten
+from fsdp_backend.objective.advantages import discounted_returns, gae, length_adaptive_lambda, whiten
 from fsdp_backend.objective.kl import approx_kl
 from fsdp_backend.objective.token_rewards import token_rewards
 
 
-def with_targets(batch: RolloutBatch, ppo: PPOConfig) -> RolloutBatch:
-    """Add `advantages` and `returns` to a batch that has `values` (and `log_probs` and `ref_log_probs` if kl_coef is set).
+def with_returns(batch: RolloutBatch, ppo: PPOConfig) -> RolloutBatch:
+    """Add the critic's targets, `returns`, to a batch that has `values`, and `log_probs` and `ref_log_probs` if kl_coef is
+    set."""
+    lambd = ppo.lambd if ppo.critic_lambd is None else ppo.critic_lambd
+    _, returns = _gae(batch, ppo, lambd)
+    return batch.with_columns(returns=returns.numpy())
 
-    The advantages use lambd (or the length-adaptive one), the returns critic_lambd; both the same values and token rewards.
+
+def with_advantages(batch: RolloutBatch, ppo: PPOConfig) -> RolloutBatch:
+    """Add the actor's `advantages`, by ppo.advantage_estimator.
+
+    For ppo the batch has `values`; lambda is lambd or the length-adaptive one. The group estimators take `reward` as already
+    normalised within its group (objective/group_baseline.py). With kl_coef set, `log_probs` and `ref_log_probs` are there too,
+    and the token rewards are those of the critic's targets.
     """
-    mask, offsets, values = batch.tensor("loss_mask"), batch.tensor("response_offsets"), batch.tensor("values")
-    kl = None
-    if ppo.kl_coef != 0:
-        kl = approx_kl(batch.tensor("log_probs"), batch.tensor("ref_log_probs"), ppo.kl_loss_type)
-    rewards = token_rewards(batch.tensor("reward"), kl, mask, offsets, ppo.kl_coef)
-
-    lambd = ppo.lambd if ppo.lambd_alpha is None else length_adaptive_lambda(mask, offsets, ppo.lambd_alpha)
-    critic_lambd = ppo.lambd if ppo.critic_lambd is None else ppo.critic_lambd
-    advantages, _ = gae(values, rewards, mask, offsets, ppo.gamma, lambd)
-    _, returns = gae(values, rewards, mask, offsets, ppo.gamma, critic_lambd)
+    mask, offsets = batch.tensor("loss_mask"), batch.tensor("response_offsets")
+    if ppo.advantage_estimator == "ppo":
+        lambd = ppo.lambd if ppo.lambd_alpha is None else length_adaptive_lambda(mask, offsets, ppo.lambd_alpha)
+        advantages, _ = _gae(batch, ppo, lambd)
+    elif ppo.advantage_estimator == "reinforce_plus_plus":
+        advantages = discounted_returns(_token_rewards(batch, ppo), offsets, ppo.gamma)
+    else:
+        advantages = torch.repeat_interleave(batch.tensor("reward"), offsets.diff())
+        if (kl := _kl(batch, ppo)) is not None:
+            advantages = advantages - ppo.kl_coef * kl
     if ppo.normalize_advantages:
         advantages = whiten(advantages, mask)
-    return batch.with_columns(advantages=advantages.numpy(), returns=returns.numpy())
+    return batch.with_columns(advantages=advantages.numpy())
+
+
+def _gae(batch: RolloutBatch, ppo: PPOConfig, lambd: float | Tensor) -> tuple[Tensor, Tensor]:
+    mask, offsets = batch.tensor("loss_mask"), batch.tensor("response_offsets")
+    return gae(batch.tensor("values"), _token_rewards(batch, ppo), mask, offsets, ppo.gamma, lambd)
+
+
+def _token_rewards(batch: RolloutBatch, ppo: PPOConfig) -> Tensor:
+    mask, offsets = batch.tensor("loss_mask"), batch.tensor("response_offsets")
+    return token_rewards(batch.tensor("reward"), _kl(batch, ppo), mask, offsets, ppo.kl_coef)
+
+
+def _kl(batch: RolloutBatch, ppo: PPOConfig) -> Tensor | None:
+    """KL penalty per token; None without one."""
+    if ppo.kl_coef == 0:
+        return None
+    return approx_kl(batch.tensor("log_probs"), batch.tensor("ref_log_probs"), ppo.kl_loss_type)

@@ -16,8 +16,9 @@ class RunArgs:
 
     num_rollout: int = MISSING
     """Rollouts to train for."""
-    train_backend: Literal["fsdp"] = "fsdp"
-    """Training backend: PyTorch FSDP2."""
+    train_backend: Literal["fsdp", "megatron"] = "fsdp"
+    """Training backend. fsdp: PyTorch FSDP2. megatron: the command line goes as it is to the upstream slime checkout that the
+    environment variable SLIME_UPSTREAM names."""
     launcher: Literal["ray", "local"] = "ray"
     """ray starts a process for every rank and engine. local runs everything in this process, one rank a role: for a
     debugger."""
@@ -56,9 +57,9 @@ class ClusterArgs:
 class DataArgs:
     """Where prompts come from."""
 
-    prompt_data: str = MISSING
-    """Prompts to train on: a .jsonl or .parquet file, or the name of a data set for the `datasets` library. `path@[a:b]` takes
-    rows a to b."""
+    prompt_data: str | None = None
+    """Prompts to train on, needed unless rollouts are read from disk: a .jsonl or .parquet file, or the name of a data set
+    for the `datasets` library. `path@[a:b]` takes rows a to b."""
     input_key: str = "input"
     """Column with the prompt: a string, or a list of {role, content} messages. For sft_loss, messages that end with the
     answer."""
@@ -99,6 +100,11 @@ class RolloutArgs:
     """Function that makes one response: async (args, sample, sampling_params) -> Sample. None: one request to the engine."""
     sglang_server_concurrency: int = 512
     """Requests in flight at once."""
+    save_debug_rollout_data: str | None = None
+    """Write the samples of each rollout to this file, in which {rollout_id} stands for its number."""
+    load_debug_rollout_data: str | None = None
+    """Read the samples of each rollout from this file, as --save-debug-rollout-data wrote it, instead of generating: no engine
+    is started."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,11 @@ class RewardArgs:
     """Reward function of your own, as module.function: async (args, sample, **kwargs) -> number, or dict with --reward-key."""
     reward_key: str | None = None
     """Which entry of a reward dict to train on."""
+    disable_rewards_normalization: bool = False
+    """Train on rewards as they are, not on rewards minus the mean of their prompt's responses. It is for the group estimators
+    (grpo, gspo, cispo, reinforce_plus_plus_baseline); others never subtract it."""
+    disable_grpo_std_normalization: bool = False
+    """Do not divide rewards by the standard deviation of their prompt's responses (grpo, gspo, cispo)."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from fsdp_backend.config import RoleConfig
 from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
 
@@ -13,6 +14,11 @@ def check(config: RunConfig) -> None:
     """Raises UserError at the first rule that does not hold."""
     for rule in RULES:
         rule(config)
+
+
+def _backend(config: RunConfig) -> None:
+    if config.run.train_backend == "megatron":
+        raise UserError("--train-backend megatron is for the command line of slime train only, which is handed on as it is")
 
 
 def _positive_counts(config: RunConfig) -> None:
@@ -68,21 +74,62 @@ def _batch_sizes_divide(config: RunConfig) -> None:
         f"the {samples} samples of a rollout (--rollout-batch-size {config.rollout.rollout_batch_size} x "
         f"--n-samples-per-prompt {config.rollout.n_samples_per_prompt})"
     )
-    for prefix, role in (("--", config.actor), ("--critic-", config.critic)):
-        size, steps = role.global_batch_size, role.num_steps_per_rollout
-        for flag, number in ((f"{prefix}global-batch-size", size), (f"{prefix}num-steps-per-rollout", steps)):
-            if number is not None and samples % number:
-                raise UserError(f"{flag} {number} does not divide {rollout}")
-        if size is not None and steps is not None and size * steps != samples:
-            raise UserError(
-                f"{prefix}global-batch-size {size} and {prefix}num-steps-per-rollout {steps} contradict each other: "
-                f"{size} x {steps} is {size * steps}, not {rollout}; give one of them"
-            )
+    _steps_divide("--", config.actor, samples, rollout)
+    held_out = config.ppo.critic_holdout_fraction
+    if held_out:
+        whole, samples = samples, samples - max(1, int(held_out * samples))
+        rollout = f"the {samples} of {whole} samples that --critic-holdout-fraction {held_out} leaves to train on"
+    if config.ppo.uses_critic:
+        _steps_divide("--critic-", config.critic, samples, rollout)
+
+
+def _steps_divide(prefix: str, role: RoleConfig, samples: int, rollout: str) -> None:
+    if samples < 1:
+        raise UserError(f"nothing is left to train the critic on: {rollout}")
+    size, steps = role.global_batch_size, role.num_steps_per_rollout
+    for flag, number in ((f"{prefix}global-batch-size", size), (f"{prefix}num-steps-per-rollout", steps)):
+        if number is not None and samples % number:
+            raise UserError(f"{flag} {number} does not divide {rollout}")
+    if size is not None and steps is not None and size * steps != samples:
+        raise UserError(
+            f"{prefix}global-batch-size {size} and {prefix}num-steps-per-rollout {steps} contradict each other: "
+            f"{size} x {steps} is {size * steps}, not {rollout}; give one of them"
+        )
 
 
 def _one_reward(config: RunConfig) -> None:
-    if config.ppo.loss_type == "policy_loss" and (config.reward.rm_type is None) == (config.reward.custom_rm_path is None):
+    given = config.rollout.load_debug_rollout_data is not None
+    if config.ppo.generates and not given and (config.reward.rm_type is None) == (config.reward.custom_rm_path is None):
         raise UserError("give one of --rm-type and --custom-rm-path: what a response is worth")
+
+
+def _rollouts_have_a_source(config: RunConfig) -> None:
+    load, save = config.rollout.load_debug_rollout_data, config.rollout.save_debug_rollout_data
+    if load is None and config.data.prompt_data is None:
+        raise UserError("missing --prompt-data (or --load-debug-rollout-data); see slime train --help")
+    for flag, pattern in (("--load-debug-rollout-data", load), ("--save-debug-rollout-data", save)):
+        if pattern is not None and "{rollout_id}" not in pattern:
+            raise UserError(f"{flag} {pattern} must hold {{rollout_id}}, which stands for the rollout's number")
+    if load is not None and config.eval.eval_interval is not None:
+        raise UserError("--eval-interval has no meaning with --load-debug-rollout-data, which starts no rollout engine")
+    if load is not None and save is not None:
+        raise UserError("--save-debug-rollout-data has no meaning with --load-debug-rollout-data: nothing is generated")
+
+
+def _critic_only_rollouts(config: RunConfig) -> None:
+    alone = config.ppo.num_critic_only_steps
+    if alone > config.run.num_rollout:
+        raise UserError(f"--num-critic-only-steps {alone} is more than --num-rollout {config.run.num_rollout}")
+
+
+def _groups_have_a_baseline(config: RunConfig) -> None:
+    name, size = config.ppo.advantage_estimator, config.rollout.n_samples_per_prompt
+    # The group estimators of slime/rollout/reward_shaping.py.
+    without_baseline = name in ("ppo", "reinforce_plus_plus") or config.reward.disable_rewards_normalization
+    if config.ppo.generates and not without_baseline and size == 1:
+        raise UserError(
+            f"--advantage-estimator {name} compares the responses to a prompt: with --n-samples-per-prompt 1 every one is 0"
+        )
 
 
 def _math_needs_label(config: RunConfig) -> None:
@@ -107,7 +154,8 @@ def _evaluation_has_data(config: RunConfig) -> None:
 def _checkpoints_readable(config: RunConfig) -> None:
     folders = {"--hf-checkpoint": config.actor.hf_checkpoint}
     if config.ppo.uses_critic:
-        folders["--critic-hf-checkpoint"] = config.critic.hf_checkpoint
+        flag, folder = "--critic-hf-checkpoint", config.critic.hf_checkpoint
+        folders |= {"--critic-load": config.ppo.critic_load} if config.ppo.critic_load else {flag: folder}
     if config.ppo.uses_reference and config.ppo.ref_load:
         folders["--ref-load"] = config.ppo.ref_load
     for flag, folder in folders.items():
@@ -150,10 +198,14 @@ def _check_safetensors(flag: str, file: Path) -> None:
 
 
 RULES: tuple[Callable[[RunConfig], None], ...] = (
+    _backend,
     _positive_counts,
     _one_node,
     _temperature,
     _stop_strings,
+    _rollouts_have_a_source,
+    _critic_only_rollouts,
+    _groups_have_a_baseline,
     _batch_sizes_divide,
     _one_reward,
     _math_needs_label,

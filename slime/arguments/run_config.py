@@ -30,7 +30,16 @@ class RunConfig:
 
     def namespace(self) -> SimpleNamespace:
         """`args` as slime's plug-in functions know it: a fresh flat copy."""
-        return SimpleNamespace(**self.flags())
+        flags = self.flags()
+        # slime's names for what the flags turn off.
+        flags["grpo_std_normalization"] = not flags["disable_grpo_std_normalization"]
+        flags["rewards_normalization"] = not flags["disable_rewards_normalization"]
+        return SimpleNamespace(**flags)
+
+    @property
+    def trains_actor(self) -> bool:
+        """Whether there is a rollout that the actor trains on."""
+        return self.run.num_rollout > self.ppo.num_critic_only_steps
 
     def train_config(self) -> TrainConfig:
         """The part that training processes need."""

@@ -14,7 +14,8 @@ _GPUS_PER_NODE = 8
 class Cluster:
     """Everything that was started. `close` ends it all, the last started first."""
 
-    actor: TrainGroup
+    actor: TrainGroup | None
+    """None in a run that trains the critic alone and asks the policy for nothing."""
     critic: TrainGroup | None
     resources: ExitStack
     """What `close` ends."""
@@ -25,10 +26,9 @@ class Cluster:
 
     def describe(self) -> str:
         """Who runs, in a line."""
-        parts = [f"actor {self.actor.size} ranks"]
-        if self.critic is not None:
-            parts += [f"critic {self.critic.size} ranks", f"rollout {len(self.engine_urls)} engines"]
-        return ", ".join(parts)
+        roles = {"actor": self.actor, "critic": self.critic}
+        parts = [f"{name} {group.size} ranks" for name, group in roles.items() if group is not None]
+        return ", ".join([*parts, f"rollout {len(self.engine_urls)} engines"] if self.engine_urls else parts)
 
     def close(self) -> None:
         """End every process, server and thread that the launcher started."""
@@ -37,12 +37,18 @@ class Cluster:
 
 def world_sizes(config: RunConfig, gpus: int) -> dict[str, int]:
     """Processes of each role. `gpus` of this machine tells whether slime's default of 8 a node applies, or 1 on a CPU."""
-    if config.run.launcher == "local":
-        return {"actor": 1, "critic": int(config.ppo.uses_critic), "rollout": int(config.ppo.uses_critic)}
-    cluster = config.cluster
+    cluster, ppo = config.cluster, config.ppo
     per_node = cluster.actor_num_gpus_per_node or (_GPUS_PER_NODE if gpus else 1)
-    actor = cluster.actor_num_nodes * per_node
-    critic = (cluster.critic_num_nodes or cluster.actor_num_nodes) * (cluster.critic_num_gpus_per_node or per_node)
-    if not config.ppo.uses_critic:
-        return {"actor": actor, "critic": 0, "rollout": 0}
-    return {"actor": actor, "critic": critic, "rollout": cluster.rollout_num_gpus or 1}
+    sizes = {
+        "actor": cluster.actor_num_nodes * per_node,
+        "critic": (cluster.critic_num_nodes or cluster.actor_num_nodes) * (cluster.critic_num_gpus_per_node or per_node),
+        "rollout": cluster.rollout_num_gpus or 1,
+    }
+    if config.run.launcher == "local":
+        sizes = dict.fromkeys(sizes, 1)
+    needed = {
+        "actor": config.trains_actor or ppo.kl_coef != 0,
+        "critic": ppo.uses_critic,
+        "rollout": ppo.generates and config.rollout.load_debug_rollout_data is None,
+    }
+    return {role: size if needed[role] else 0 for role, size in sizes.items()}

@@ -4,9 +4,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from fsdp_backend import device
 from fsdp_backend.distributed.world import Rendezvous
 from slime.arguments.run_config import RunConfig
-from slime.backends.cluster import Cluster
+from slime.backends.cluster import Cluster, world_sizes
 from slime.backends.embedded.engine import EmbeddedEngine
 from slime.backends.embedded.server import EmbeddedServer
 from slime.backends.fsdp_utils.group import TrainGroup
@@ -28,7 +29,7 @@ class LocalGroup(TrainGroup):
     """A role of one rank."""
 
     def __init__(self, role: RoleName, config: RunConfig) -> None:
-        self.worker = TrainWorker(role, config.train_config(), Rendezvous())
+        self.worker = TrainWorker(role, config, Rendezvous())
 
     @property
     def size(self) -> int:
@@ -45,13 +46,17 @@ class LocalGroup(TrainGroup):
 
 
 def launch(config: RunConfig) -> Cluster:
-    """Build the roles, and the engine unless training is supervised."""
+    """Build the roles that the run trains, and the engine if it generates."""
     with ExitStack() as resources:
-        actor = LocalGroup("actor", config)
-        resources.callback(actor.close)
-        if not config.ppo.uses_critic:
-            return Cluster(actor, None, resources.pop_all())
-        critic = LocalGroup("critic", config)
+        sizes = world_sizes(config, device.accelerator_count())
+        roles: dict[str, LocalGroup] = {}
+        for role in ("actor", "critic"):
+            if sizes[role]:
+                roles[role] = LocalGroup(role, config)
+        resources.callback(next(iter(roles.values())).close)
+        actor, critic = roles.get("actor"), roles.get("critic")
+        if not sizes["rollout"]:
+            return Cluster(actor, critic, resources.pop_all())
         engine = EmbeddedEngine(config.actor.hf_checkpoint, config.data.rollout_seed, config.actor.bf16)
         server = EmbeddedServer(engine)
         resources.callback(server.close)

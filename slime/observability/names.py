@@ -8,6 +8,7 @@ PHASES = (
     "generate",
     "values",
     "log_probs",
+    "critic_wait",
     "critic_update",
     "actor_update",
     "update_weights",
@@ -18,12 +19,12 @@ PHASES = (
 WHOLE_PHASE = "rollout"
 
 # A dataset name is the user's own and may hold a slash; passes are counted from one.
-_PLACEHOLDERS = {"dataset": ".+", "k": "[1-9][0-9]*", "phase": "|".join(PHASES)}
+_PLACEHOLDERS = {"dataset": ".+", "name": ".+", "k": "[1-9][0-9]*", "phase": "|".join(PHASES)}
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One declared metric; `pattern` may hold {dataset}, {k} (the critic's pass) or {phase}."""
+    """One declared metric; `pattern` may hold {dataset}, {name}, {k} (the critic's pass) or {phase}."""
 
     pattern: str
     unit: str
@@ -66,15 +67,18 @@ _ACTOR = (
     Metric("train/ppo_kl", "nats", "KL estimate between the policy that sampled and the policy being trained"),
     Metric("train/entropy", "nats", "mean entropy of the policy's next-token distribution"),
     Metric("train/kl_loss", "nats", "KL to the reference model, as added to the loss"),
-    Metric("train/ref_kl", "nats", "KL estimate between the policy and the reference model"),
     Metric("train/train_rollout_logprob_abs_diff", "nats", "mean |rollout engine's log-prob - actor's, before its update|"),
     Metric("train/sft_loss", "nats", "mean cross-entropy of a target token in a supervised run"),
     Metric("train/grad_norm", "norm", "actor's gradient norm before clipping"),
     Metric("train/lr", "rate", "actor's learning rate"),
     Metric("train/num_steps", "steps", "actor's optimizer steps taken"),
     Metric("train/skipped_steps", "steps", "actor's optimizer steps skipped because the gradient was not finite"),
-    Metric("train/advantages_mean", "reward", "mean advantage of a token"),
-    Metric("train/advantages_std", "reward", "standard deviation of the tokens' advantages"),
+    Metric("train/ois", "ratio", "mean probability ratio of the policy now to the policy before its update"),
+    Metric("train/tis", "ratio", "mean probability ratio of the policy before its update to the one that sampled"),
+    Metric("train/tis_clipfrac", "fraction", "share of tokens whose importance weight left its interval"),
+    Metric("train/tis_abs", "ratio", "mean distance of the importance ratio from 1"),
+    Metric("train/opsm_clipfrac", "fraction", "share of tokens left out because their response has become improbable"),
+    Metric("train/custom_tis/{name}", "as reported", "what a correction of --custom-tis-function-path reports"),
 )
 
 _CRITIC = (
@@ -86,6 +90,16 @@ _CRITIC = (
     Metric("train/critic-pass_{k}/grad_norm", "norm", "critic's gradient norm before clipping in pass k"),
     Metric("train/critic-pass_{k}/explained_variance_before", "fraction", "returns' variance explained before pass k"),
     Metric("train/critic-pass_{k}/explained_variance_after", "fraction", "returns' variance explained after pass k"),
+    Metric(
+        "train/critic-pass_{k}/holdout_explained_variance_before",
+        "fraction",
+        "the same before pass k, on samples never trained on",
+    ),
+    Metric(
+        "train/critic-pass_{k}/holdout_explained_variance_after",
+        "fraction",
+        "the same after pass k, on samples never trained on",
+    ),
     Metric("train/critic-pass_{k}/values_mean", "reward", "mean value of a token in pass k"),
     Metric("train/critic-pass_{k}/values_std", "reward", "standard deviation of the tokens' values in pass k"),
     Metric("train/critic-pass_{k}/returns_mean", "reward", "mean return of a token in pass k"),
@@ -93,7 +107,11 @@ _CRITIC = (
 )
 
 _SPEED = (
-    Metric("time/{phase}", "seconds", "wall time of a phase; the phase `rollout` is the whole"),
+    Metric(
+        "time/{phase}",
+        "seconds",
+        "wall time of a phase; `rollout` is the whole, `critic_wait` what the driver waited for the critic",
+    ),
     Metric("perf/tokens_per_second", "tokens/s", "tokens generated or trained on for each second of the rollout"),
 )
 

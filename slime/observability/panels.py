@@ -80,6 +80,15 @@ PANELS: tuple[PanelSpec, ...] = (
         # An untrained critic starts far below zero, which would flatten everything after it.
         floor=-1.0,
     ),
+    PanelSpec(
+        "Explained variance, held out",
+        "fraction of the returns' variance",
+        (
+            LineSpec(_PASS + "holdout_explained_variance_before", "before pass {k}", dashed=True),
+            LineSpec(_PASS + "holdout_explained_variance_after", "after pass {k}"),
+        ),
+        floor=-1.0,
+    ),
     PanelSpec("Value loss", "loss", (LineSpec(_PASS + "value_loss", "pass {k}"),)),
     PanelSpec("Supervised loss", "nats per token", (LineSpec("train/sft_loss", "cross-entropy"),)),
     PanelSpec(
@@ -103,7 +112,6 @@ PANELS: tuple[PanelSpec, ...] = (
         "nats",
         (
             LineSpec("train/ppo_kl", "old to new policy"),
-            LineSpec("train/ref_kl", "to the reference"),
             LineSpec("train/kl_loss", "KL loss", dashed=True),
         ),
     ),
@@ -123,6 +131,16 @@ PANELS: tuple[PanelSpec, ...] = (
         "Log-prob difference",
         "nats per token",
         (LineSpec("train/train_rollout_logprob_abs_diff", "rollout engine to actor"),),
+    ),
+    PanelSpec(
+        "Off-policy correction",
+        "ratio, or fraction of tokens",
+        (
+            LineSpec("train/tis", "importance ratio"),
+            LineSpec("train/tis_clipfrac", "ratio out of bounds"),
+            LineSpec("train/opsm_clipfrac", "response left out"),
+            LineSpec("train/custom_tis/{name}", "{name}"),
+        ),
     ),
     PanelSpec("Throughput", "tokens per second", (LineSpec("perf/tokens_per_second", "tokens/s"),)),
 )

@@ -1,5 +1,6 @@
 """What `slime train` shows while it runs: a live display on a terminal, one line per rollout elsewhere."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -55,7 +56,9 @@ def _critic_parts(metrics: Mapping[str, float]) -> list[str]:
     before = _by_pass(metrics, "explained_variance_before")
     after = _by_pass(metrics, "explained_variance_after")
     if before and after:
-        parts.append(f"explained variance {before[0]:.2f} -> {after[-1]:.2f}")
+        first, last = ("n/a" if math.isnan(value) else f"{value:.2f}" for value in (before[0], after[-1]))
+        why = " (n/a: the returns do not vary)" if "n/a" in (first, last) else ""
+        parts.append(f"explained variance {first} -> {last}{why}")
     losses = _by_pass(metrics, "value_loss")
     if losses:
         parts.append("value loss " + " -> ".join(f"{loss:.3g}" for loss in losses))

@@ -10,16 +10,18 @@ from typing import Any, Self
 import yaml
 
 from slime.observability.progress import Progress
+from slime.observability.timeline import Span, TimelineWriter
 from slime.observability.timers import PhaseTimer
 from slime.observability.writers import JsonlWriter, TensorBoardWriter
 
 METRICS_FILE = "metrics.jsonl"
 CONFIG_FILE = "config.yaml"
+TIMELINE_FILE = "timeline.jsonl"
 
 
 class RunLog:
-    """Writes config.yaml, metrics.jsonl and TensorBoard events, shows the live line, and on leaving, however that comes about,
-    draws report.html."""
+    """Writes config.yaml, metrics.jsonl, timeline.jsonl and TensorBoard events, shows the live line, and on leaving, however
+    that comes about, draws report.html."""
 
     def __init__(self, run_dir: Path, flags: Mapping[str, Any], num_rollout: int, critic_passes: int) -> None:
         """Makes the folder. Raises ValueError if it holds a run with rollouts already: nothing is overwritten."""
@@ -34,6 +36,8 @@ class RunLog:
         self._num_rollout = num_rollout
         self._timer = PhaseTimer()
         self._writers = (JsonlWriter(metrics), TensorBoardWriter(run_dir / "tensorboard"))
+        self._timeline = TimelineWriter(run_dir / TIMELINE_FILE)
+        self._began = time.time()
         self._written_at = 0.0
 
     def __enter__(self) -> Self:
@@ -43,7 +47,7 @@ class RunLog:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.progress.__exit__(kind, error, traceback)
-        for writer in self._writers:
+        for writer in (*self._writers, self._timeline):
             writer.close()
         if (self.run_dir / METRICS_FILE).stat().st_size:
             # Imported on use: matplotlib takes a second.
@@ -55,8 +59,16 @@ class RunLog:
     def phase(self, name: str) -> Iterator[None]:
         """Show and time what is happening now."""
         self.progress.phase(name)
-        with self._timer.phase(name):
-            yield
+        started = time.time()
+        try:
+            with self._timer.phase(name):
+                yield
+        finally:
+            self.add_span(name, started, time.time())
+
+    def add_span(self, phase: str, started: float, ended: float) -> None:
+        """Put on the timeline what was measured elsewhere, in seconds since the epoch."""
+        self._timeline.write(Span(phase, started - self._began, ended - self._began))
 
     def take_times(self) -> dict[str, float]:
         """Seconds of each phase since they were last taken, as metrics."""

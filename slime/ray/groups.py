@@ -8,7 +8,6 @@ from ray.exceptions import RayTaskError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from fsdp_backend.config import TrainConfig
 from fsdp_backend.distributed.world import Rendezvous
 from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
@@ -26,7 +25,7 @@ class RankProcess:
             port: int = probe.getsockname()[1]
         return ray.util.get_node_ip_address(), port
 
-    def build(self, role: RoleName, config: TrainConfig, meeting: Rendezvous) -> None:
+    def build(self, role: RoleName, config: RunConfig, meeting: Rendezvous) -> None:
         """Join the others and load the model."""
         from slime.backends.fsdp_utils.worker import TrainWorker
 
@@ -66,12 +65,13 @@ class Running:
 class RayGroup(TrainGroup):
     """The ranks of one role."""
 
-    def __init__(self, role: RoleName, config: TrainConfig, timeout_minutes: float, placement: list[dict[str, Any]]) -> None:
+    def __init__(self, role: RoleName, config: RunConfig, placement: list[dict[str, Any]]) -> None:
         """Starts a rank for each entry of `placement` (Ray options) and begins to load; `wait_until_built` waits for it."""
         world_size = len(placement)
         self.ranks = [ray.remote(RankProcess).options(**place).remote() for place in placement]
         address, port = ray.get(self.ranks[0].address.remote())
-        meetings = [Rendezvous(rank, world_size, 0, address, port, timeout_minutes) for rank in range(world_size)]
+        timeout = config.cluster.distributed_timeout_minutes
+        meetings = [Rendezvous(rank, world_size, 0, address, port, timeout) for rank in range(world_size)]
         self.built = [rank.build.remote(role, config, meeting) for rank, meeting in zip(self.ranks, meetings, strict=True)]
 
     @property

@@ -24,13 +24,13 @@ def launch(config: RunConfig) -> Cluster:
         roles = {}
         for role in ("actor", "critic"):
             if sizes[role]:
-                roles[role] = RayGroup(role, config.train_config(), config.cluster.distributed_timeout_minutes, places[role])
+                roles[role] = RayGroup(role, config, places[role])
                 resources.callback(roles[role].close)
         engines = EngineGroup(config, places["rollout"])
         resources.callback(engines.close)
         for group in roles.values():
             group.wait_until_built()
-        cluster = Cluster(roles["actor"], roles.get("critic"), resources, engines.urls())
+        cluster = Cluster(roles.get("actor"), roles.get("critic"), resources, engines.urls())
         if cluster.engine_urls:
             router = Router(cluster.engine_urls)
             resources.callback(router.close)

@@ -10,9 +10,11 @@ from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
 from slime.rollout.base_types import RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime.rollout.data_source import RolloutDataSource
+from slime.rollout.replay import load_samples, save_samples
 from slime.rollout.to_batch import rollout_metrics, to_batch
 from slime.utils.data import Dataset
 from slime.utils.misc import load_function
+from slime.utils.types import Sample
 
 _DEFAULT, _SUPERVISED = "slime.rollout.sglang_rollout", "slime.rollout.sft_rollout"
 
@@ -23,26 +25,28 @@ class RolloutManager:
     def __init__(self, config: RunConfig) -> None:
         """Raises UserError for data or plug-ins that can't be used."""
         self.args = config.namespace()
-        self.args.tokenizer = _load_tokenizer(config.actor.hf_checkpoint)
+        self.args.tokenizer = _load_tokenizer("--hf-checkpoint", config.actor.hf_checkpoint)
+        if config.ppo.uses_critic:
+            _require_same_tokenizer(config, self.args.tokenizer)
         default = _SUPERVISED if config.ppo.loss_type == "sft_loss" else _DEFAULT
         path = config.rollout.rollout_function_path or f"{default}.generate_rollout"
         self.rollout_function = _load("--rollout-function-path", path)
-        for flag in ("custom_generate_function_path", "custom_rm_path"):
+        for flag in ("custom_generate_function_path", "custom_rm_path", "custom_tis_function_path"):
             if getattr(self.args, flag) is not None:
                 _load(f"--{flag.replace('_', '-')}", getattr(self.args, flag))
         self.args.rollout_max_prompt_len = _prompt_limit(config)
-        try:
-            self.data_source = RolloutDataSource(self.args)
-        except ValueError as error:
-            raise UserError(f"--prompt-data {error}") from error
         self.args.eval_datasets = _eval_datasets(self.args)
+        self.data_source = None if self.args.load_debug_rollout_data else _data_source(self.args)
         if path == f"{_DEFAULT}.generate_rollout" and self.args.custom_generate_function_path is None:
-            _require_text(f"--prompt-data {self.args.prompt_data}", self.data_source.dataset)
+            if self.data_source is not None:
+                _require_text(f"--prompt-data {self.args.prompt_data}", self.data_source.dataset)
             for name, dataset in self.args.eval_datasets.items():
                 _require_text(f"--eval-prompt-data {name}", dataset)
 
     def longest_prompt(self) -> int:
         """Tokens of the longest prompt in the data; the limit where prompts are not text yet."""
+        if self.data_source is None:
+            return max(len(s.tokens) - s.response_length for s in load_samples(self.args.load_debug_rollout_data, 0))
         prompts = [sample.prompt for sample in self.data_source.dataset.origin_samples]
         if not all(isinstance(prompt, str) for prompt in prompts):
             return int(self.args.rollout_max_prompt_len)
@@ -54,10 +58,21 @@ class RolloutManager:
 
     def generate(self, rollout_id: int) -> tuple[RolloutBatch, dict[str, float]]:
         """The batch of one rollout, and its metrics."""
+        samples = self._samples(rollout_id)
+        batch = to_batch(self.args, samples)
+        supervised = self.args.loss_type == "sft_loss"
+        return batch, rollout_metrics(batch, [] if supervised else [sample.get_reward_value(self.args) for sample in samples])
+
+    def _samples(self, rollout_id: int) -> list[Sample]:
+        """Read from disk, or generated; and written to disk where that is asked for."""
+        if self.args.load_debug_rollout_data is not None:
+            return load_samples(self.args.load_debug_rollout_data, rollout_id)
         output = self.rollout_function(self.args, rollout_id, self.data_source, evaluation=False)
         groups = output.samples if isinstance(output, RolloutFnTrainOutput) else output
-        batch = to_batch(self.args, [sample for group in groups for sample in group])
-        return batch, rollout_metrics(batch, rewarded=self.args.loss_type != "sft_loss")
+        samples = [sample for group in groups for sample in group]
+        if self.args.save_debug_rollout_data is not None:
+            save_samples(self.args.save_debug_rollout_data, rollout_id, samples)
+        return samples
 
     def evaluate(self, rollout_id: int) -> dict[str, float]:
         """Metrics of every evaluation data set."""
@@ -72,14 +87,36 @@ class RolloutManager:
         return metrics
 
 
-def _load_tokenizer(folder: str) -> Any:
+def _data_source(args: Any) -> RolloutDataSource:
+    try:
+        return RolloutDataSource(args)
+    except ValueError as error:
+        raise UserError(f"--prompt-data {error}") from error
+
+
+def _require_same_tokenizer(config: RunConfig, tokenizer: Any) -> None:
+    """Raises UserError unless the critic reads token ids as the policy does: it sees ids, not text."""
+    load = config.ppo.critic_load
+    flag, folder = ("--critic-load", load) if load else ("--critic-hf-checkpoint", config.critic.hf_checkpoint)
+    if folder == config.actor.hf_checkpoint:
+        return
+    theirs, ours = _load_tokenizer(flag, folder).get_vocab(), tokenizer.get_vocab()
+    if theirs != ours:
+        differing = min(theirs.items() ^ ours.items(), key=lambda item: item[1])[0]
+        raise UserError(
+            f"{flag} {folder} has another tokenizer than --hf-checkpoint {config.actor.hf_checkpoint} (first difference: token "
+            f"{differing!r}): a critic must read the same token ids"
+        )
+
+
+def _load_tokenizer(flag: str, folder: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
         # Where the folder holds no tokenizer, some model types give an empty one without complaint.
         if not tokenizer.encode("a", add_special_tokens=False):
             raise ValueError("it turns text into no tokens")
     except (OSError, ValueError) as error:
-        raise UserError(f"--hf-checkpoint {folder} has no usable tokenizer: {' '.join(str(error).split())[:200]}") from error
+        raise UserError(f"{flag} {folder} has no usable tokenizer: {' '.join(str(error).split())[:200]}") from error
     return tokenizer
 
 
@@ -101,8 +138,12 @@ def _require_text(source: str, dataset: Dataset) -> None:
 
 
 def _prompt_limit(config: RunConfig) -> int | None:
-    """--rollout-max-prompt-len, or what the model's context leaves beside the longest response."""
-    context = getattr(AutoConfig.from_pretrained(config.actor.hf_checkpoint), "max_position_embeddings", None)
+    """--rollout-max-prompt-len, or what the context, of the model or of its critic, leaves beside the longest response."""
+    folders = {config.actor.hf_checkpoint}
+    if config.ppo.uses_critic:
+        folders.add(config.ppo.critic_load or config.critic.hf_checkpoint)
+    contexts = [getattr(AutoConfig.from_pretrained(folder), "max_position_embeddings", None) for folder in folders]
+    context = min((each for each in contexts if each is not None), default=None)
     given = config.rollout.rollout_max_prompt_len
     if context is None or given is not None:
         return given if context is None else min(given, context - 1)

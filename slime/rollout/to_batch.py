@@ -4,8 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from fsdp_backend.batch.columns import RolloutBatch
 from slime.arguments.errors import UserError
+from slime.rollout.reward_shaping import shaped_rewards
 from slime.utils.types import Sample
 
 
@@ -15,17 +18,22 @@ def to_batch(args: Any, samples: Sequence[Sample]) -> RolloutBatch:
         raise UserError("the rollout has no samples")
     for sample in samples:
         _require_trainable(args, sample)
-    with_log_probs = all(sample.rollout_log_probs is not None for sample in samples)
+    without = [sample for sample in samples if sample.rollout_log_probs is None]
+    if without and args.loss_type == "policy_loss" and (args.use_tis or args.use_rollout_logprobs):
+        raise UserError(
+            f"sample {without[0].index} has no rollout_log_probs, which --use-tis and --use-rollout-logprobs need: "
+            "its generate function must fill them in"
+        )
     return RolloutBatch.from_samples(
         tokens=[sample.tokens for sample in samples],
         response_lengths=[sample.response_length for sample in samples],
         loss_masks=[_loss_mask(sample) for sample in samples],
-        rewards=[sample.get_reward_value(args) for sample in samples],
+        rewards=shaped_rewards(args, samples),
         rollout_index=[sample.index if sample.rollout_id is None else sample.rollout_id for sample in samples],  # type: ignore[misc]
         sample_index=[sample.index for sample in samples],  # type: ignore[misc]
         truncated=[sample.status == Sample.Status.TRUNCATED for sample in samples],
         weight_version=[int(sample.weight_versions[-1]) if sample.weight_versions else 0 for sample in samples],
-        rollout_log_probs=[sample.rollout_log_probs for sample in samples] if with_log_probs else None,  # type: ignore[misc]
+        rollout_log_probs=None if without else [sample.rollout_log_probs for sample in samples],  # type: ignore[misc]
     )
 
 
@@ -55,10 +63,10 @@ def _loss_mask(sample: Sample) -> list[int]:
     return sample.loss_mask if sample.loss_mask is not None else [1] * sample.response_length
 
 
-def rollout_metrics(batch: RolloutBatch, rewarded: bool = True) -> dict[str, float]:
-    """Means over the batch's samples; supervised samples have no reward."""
-    reward = {"rollout/reward": float(batch.reward.mean()), "rollout/reward_std": float(batch.reward.std())}
-    return (reward if rewarded else {}) | {
+def rollout_metrics(batch: RolloutBatch, rewards: Sequence[float]) -> dict[str, float]:
+    """Means over the samples. `rewards` are those they got, not those that training uses; none in supervised training."""
+    reward = {"rollout/reward": float(np.mean(rewards)), "rollout/reward_std": float(np.std(rewards))} if rewards else {}
+    return reward | {
         "rollout/response_length": float(batch.response_lengths.mean()),
         "rollout/prompt_length": float(batch.prompt_lengths.mean()),
         "rollout/truncated": float(batch.truncated.mean()),

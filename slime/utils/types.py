@@ -51,6 +51,19 @@ class Sample:
 
     Status = Status
 
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields as plain values."""
+        return {**self.__dict__, "status": self.status.value}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Sample":
+        """What to_dict gave. Values that are no fields become attributes, as in slime."""
+        known = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
+        sample = cls(**{**known, "status": Status(values["status"])})
+        for name in values.keys() - known.keys():
+            setattr(sample, name, values[name])
+        return sample
+
     def get_reward_value(self, args: Any) -> float:
         """The number to train on: `reward`, or its entry --reward-key."""
         if args.reward_key is None:

@@ -11,7 +11,7 @@ from fsdp_backend.batch.packing import pack
 from fsdp_backend.objective.value_loss import value_loss
 from fsdp_backend.session import Session
 from fsdp_backend.training.critic import Critic
-from tests.bench.engine import alone, open_session, set_passes, with_columns
+from tests.bench.engine import alone, critic_of, open_session, set_passes, with_columns
 from tests.bench.setting import Setting, make_batch
 from tests.bench.table import Row, fastest, rounds_of
 from tests.bench.timing import alternate, threads, timed
@@ -26,7 +26,7 @@ def rows(setting: Setting) -> list[Row]:
             setting.rounds,
             timed(lambda: _update(session, prepared, 2)),
             timed(lambda: _update(session, prepared, 1)),
-            timed(lambda: _forward_backward(session.critic, prepared)),
+            timed(lambda: _forward_backward(critic_of(session), prepared)),
         )
     extra, base = fastest(two) - fastest(one), fastest(bare)
     return [Row("K → K + 1 / forward + backward", extra, base, extra / base, "≤ 1.05", rounds=rounds_of(two, one, bare))]
@@ -34,7 +34,7 @@ def rows(setting: Setting) -> list[Row]:
 
 def _update(session: Session, batch: RolloutBatch, k: int) -> None:
     set_passes(session, k)
-    session.critic.update(batch, 0)
+    critic_of(session).update(batch, 0)
 
 
 def _forward_backward(critic: Critic, batch: RolloutBatch) -> None:

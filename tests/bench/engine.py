@@ -12,7 +12,8 @@ from fsdp_backend.batch.columns import RolloutBatch
 from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
 from fsdp_backend.distributed.world import Rendezvous, join, leave
 from fsdp_backend.session import Session
-from fsdp_backend.training.targets import with_targets
+from fsdp_backend.training.critic import Critic
+from fsdp_backend.training.targets import with_advantages, with_returns
 from tests.bench.setting import Setting, make_batch
 
 # The objective that TRL's trainer optimises: advantages are whitened over the batch.
@@ -42,13 +43,19 @@ def open_session(setting: Setting, mesh: DeviceMesh, /, ppo: PPOConfig = OBJECTI
 def with_columns(session: Session, batch: RolloutBatch) -> RolloutBatch:
     """The batch as the updates want it."""
     batch = batch.with_columns(
-        values=session.critic.values(batch),
-        log_probs=session.actor.old_log_probs(batch),
-        ref_log_probs=session.actor.ref_log_probs(batch),
+        values=critic_of(session).values(batch),
+        log_probs=session.actor.old_log_probs(batch, 0),
+        ref_log_probs=session.actor.ref_log_probs(batch, 0),
     )
-    return with_targets(batch, session.ppo)
+    return with_advantages(with_returns(batch, session.ppo), session.ppo)
+
+
+def critic_of(session: Session) -> Critic:
+    """The critic, which every session of the benchmarks has."""
+    assert session.critic is not None
+    return session.critic
 
 
 def set_passes(session: Session, k: int) -> None:
     """Let the critic make k passes from now on."""
-    session.critic.ppo = replace(session.critic.ppo, critic_update_steps=k)
+    critic_of(session).ppo = replace(session.ppo, critic_update_steps=k)

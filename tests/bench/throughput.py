@@ -13,7 +13,7 @@ import torch
 from fsdp_backend import device
 from fsdp_backend.session import Session
 from tests.bench import flops
-from tests.bench.engine import alone, open_session, with_columns
+from tests.bench.engine import alone, critic_of, open_session, with_columns
 from tests.bench.setting import Setting, make_batch
 from tests.bench.table import Row, fastest, rounds_of
 from tests.bench.timing import alternate, threads, timed
@@ -41,8 +41,8 @@ def _rates(setting: Setting, session: Session) -> list[Row]:
     }
     *measured, gemm = alternate(
         setting.rounds,
-        timed(lambda: session.actor.update(prepared)),
-        timed(lambda: session.critic.update(prepared, 0)),
+        timed(lambda: session.actor.update(prepared, 0)),
+        timed(lambda: critic_of(session).update(prepared, 0)),
         timed(lambda: session.iterate(batch, 0)),
         lambda: flops.gemm_seconds_per_flop(setting, dtype),
     )
@@ -58,7 +58,7 @@ def _memory(session: Session) -> list[Row]:
     """Peak memory of an accelerator over that of the float32 weights, gradients and two moments of both roles."""
     if not device.accelerator_count():
         return []
-    models = (session.actor.model, session.critic.model)
+    models = (session.actor.model, critic_of(session).model)
     state = 4 * 4 * sum(p.numel() for model in models for p in model.parameters()) / 2**30
     peak = torch.accelerator.max_memory_allocated() / 2**30
     return [Row("peak memory / weights, gradients, moments", peak, state, peak / state, "", "GiB")]

@@ -39,12 +39,17 @@ class Settings:
     seed: int
     eps_clip: float = 0.2
     value_clip: float = 0.2
+    """Infinity: none."""
     entropy_coef: float = 0.01
     kl_coef: float = 0.05
     kl_loss_coef: float = 0.1
     gamma: float = 0.98
     lambd: float = 0.9
     temperature: float = 0.8
+    actor_update_steps: int = 1
+    critic_targets: str = "frozen"
+    advantage_values: str = "before-update"
+    num_critic_only_steps: int = 0
 
 
 class ReferencePPO:
@@ -68,16 +73,52 @@ class ReferencePPO:
             for x in samples:
                 values, (log_probs, _), (ref, _) = self.values(x), self.log_probs(self.actor, x), self.log_probs(self.frozen, x)
                 x.old = {"values": values, "log_probs": log_probs, "ref": ref}
-                x.old["advantages"] = gae(x, values, [-s.kl_coef * float(k) for k in log_probs - ref], s.gamma, s.lambd)
-                x.old["returns"] = x.old["advantages"] + values
-        for k in range(s.critic_update_steps):
+        self.target(samples)
+        first_values = [x.old["values"] for x in samples]
+        self.train_critic(samples, rollout_id)
+        if rollout_id < s.num_critic_only_steps:
+            return
+        for x, v_old in zip(samples, first_values, strict=True):
+            x.old["values"] = v_old
+        if s.advantage_values == "after-update":
+            self.revalue(samples)
+        self.target(samples)
+        self.train_actor(samples, rollout_id)
+
+    def train_critic(self, samples: list[Sample], rollout_id: int) -> None:
+        """K passes for each of the actor's."""
+        s = self.s
+        for k in range(s.critic_update_steps * s.actor_update_steps):
+            if k and s.critic_targets == "refreshed":
+                self.revalue(samples)
+                self.target(samples)
             order = np.random.default_rng([s.seed, rollout_id, k]).permutation(len(samples))
             for start in range(0, len(samples), s.critic_global_batch_size):
                 step = [samples[i] for i in order[start : start + s.critic_global_batch_size]]
                 _step(self.critic_optimizer, self.critic, [self.value_loss(x) for x in step], s.clip_grad)
-        for start in range(0, len(samples), s.global_batch_size):
-            step = samples[start : start + s.global_batch_size]
-            _step(self.actor_optimizer, self.actor, [self.policy_loss(x) for x in step], s.clip_grad)
+
+    def train_actor(self, samples: list[Sample], rollout_id: int) -> None:
+        """Its passes, the first in the samples' order."""
+        s = self.s
+        for e in range(s.actor_update_steps):
+            order = np.random.default_rng([s.seed, rollout_id, e]).permutation(len(samples)) if e else range(len(samples))
+            for start in range(0, len(samples), s.global_batch_size):
+                step = [samples[i] for i in order[start : start + s.global_batch_size]]
+                _step(self.actor_optimizer, self.actor, [self.policy_loss(x) for x in step], s.clip_grad)
+
+    def revalue(self, samples: list[Sample]) -> None:
+        """Take the critic's values as they are now."""
+        with torch.no_grad():
+            for x in samples:
+                x.old["values"] = self.values(x)
+
+    def target(self, samples: list[Sample]) -> None:
+        """Advantages and returns of the values there are."""
+        for x in samples:
+            values = x.old["values"]
+            penalty = [-self.s.kl_coef * float(k) for k in x.old["log_probs"] - x.old["ref"]]
+            x.old["advantages"] = gae(x, values, penalty, self.s.gamma, self.s.lambd)
+            x.old["returns"] = x.old["advantages"] + values
 
     def values(self, x: Sample) -> Tensor:
         """V of each response token, from the position before it."""

@@ -44,7 +44,7 @@ def batch(samples: int = 8) -> RolloutBatch:
 def train(mesh: DeviceMesh, kind: str, role: RoleConfig, ppo: PPOConfig) -> None:
     config = TrainConfig(role, role, ppo, num_rollout=1)
     if kind == "actor":
-        Actor(config, mesh).update(batch())
+        Actor(config, mesh).update(batch(), 0)
     else:
         Critic(config, mesh).update(batch(), 0)
 

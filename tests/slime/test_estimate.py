@@ -56,6 +56,15 @@ def test_a_run_is_estimated_by_its_own_flags_and_not_started(inputs: Path, capsy
     assert not (inputs / "no run").exists()
 
 
+def test_only_roles_that_the_run_has_are_estimated(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(estimate_of(inputs, "--advantage-estimator", "grpo")) == 0
+    printed = capsys.readouterr().out
+    assert ("actor, 1 rank" in printed, "critic" in printed) == (True, False)
+    assert main(estimate_of(inputs, "--num-critic-only-steps", "3", "--critic-load", str(inputs / "model"))) == 0
+    printed = capsys.readouterr().out
+    assert ("actor, 1 rank" in printed, "critic, 1 rank" in printed) == (False, True)
+
+
 def test_what_does_not_fit_is_said_with_what_to_change(
     inputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

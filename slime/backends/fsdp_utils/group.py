@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fsdp_backend.batch.columns import Floats, RolloutBatch
+from slime.backends.fsdp_utils.worker import Trained
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -32,15 +33,15 @@ class TrainGroup(ABC):
     def close(self) -> None:
         """End the processes."""
 
-    def log_probs(self, batch: RolloutBatch) -> tuple[Floats | None, Floats | None]:
+    def log_probs(self, batch: RolloutBatch, rollout_id: int) -> tuple[Floats | None, Floats | None]:
         """Actor: log-probs of the policy, and of the reference; None for those that nothing needs."""
-        return self.submit("log_probs", batch).result()  # type: ignore[no-any-return]
+        return self.submit("log_probs", batch, rollout_id).result()  # type: ignore[no-any-return]
 
     def values(self, batch: RolloutBatch) -> Floats:
         """Critic: V(s_t)."""
         return self.submit("values", batch).result()  # type: ignore[no-any-return]
 
-    def start_update(self, batch: RolloutBatch, rollout_id: int) -> Pending[dict[str, float]]:
+    def start_update(self, batch: RolloutBatch, rollout_id: int) -> Pending[Trained]:
         """Begin to train on the batch, without waiting for it."""
         return self.submit("update", batch, rollout_id)
 

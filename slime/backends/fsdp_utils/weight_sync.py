@@ -12,13 +12,14 @@ from slime.utils.http_utils import post
 class WeightSync:
     """Numbers the versions; the engines' first weights, from the checkpoint, are version 0."""
 
-    def __init__(self, actor: TrainGroup, engine_urls: Sequence[str], folder: Path) -> None:
+    def __init__(self, actor: TrainGroup | None, engine_urls: Sequence[str], folder: Path) -> None:
         """`folder` must be visible to the actor and the engines alike; it is used for the moment of an update."""
         self.actor, self.engine_urls, self.folder = actor, engine_urls, folder
         self.version = 0
 
     def update(self) -> None:
         """Bring the actor's weights to every engine; raises if an engine refuses them."""
+        assert self.actor is not None
         self.version += 1
         version_folder = self.folder / f"version_{self.version}"
         self.actor.export(version_folder)

@@ -1,35 +1,49 @@
 """One training process: a rank of the actor or of the critic. A plain class; Ray wraps it, the local launcher calls it."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from fsdp_backend import device
 from fsdp_backend.batch.columns import Floats, RolloutBatch
-from fsdp_backend.config import TrainConfig
 from fsdp_backend.distributed.world import Rendezvous, join, leave
 from fsdp_backend.state.hf_export import export_hf
 from fsdp_backend.training.actor import Actor
 from fsdp_backend.training.critic import Critic
+from slime.arguments.run_config import RunConfig
+from slime.backends.fsdp_utils.plugins import custom_correction
 
 RoleName = Literal["actor", "critic"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What an update leaves."""
+
+    metrics: dict[str, float]
+    """Under their logged names."""
+    started: float
+    """Seconds since the epoch."""
+    ended: float
 
 
 class TrainWorker:
     """Verbs run on all ranks of a role together; each returns the same on every rank. All but `sleep` wake the role first."""
 
-    def __init__(self, role: RoleName, config: TrainConfig, meeting: Rendezvous) -> None:
+    def __init__(self, role: RoleName, config: RunConfig, meeting: Rendezvous) -> None:
         device.share_cpu(meeting.world_size)
         mesh = join(meeting)
+        train = config.train_config()
         self.rank = meeting.rank
-        self.source = Path((config.actor if role == "actor" else config.critic).hf_checkpoint)
-        self.role: Actor | Critic = Actor(config, mesh) if role == "actor" else Critic(config, mesh)
+        self.source = Path((train.actor if role == "actor" else train.critic).hf_checkpoint)
+        self.role: Actor | Critic = Actor(train, mesh, custom_correction(config)) if role == "actor" else Critic(train, mesh)
 
-    def log_probs(self, batch: RolloutBatch) -> tuple[Floats | None, Floats | None]:
-        """Of the actor as it is now if they are needed before its update, and of the reference model if there is one."""
+    def log_probs(self, batch: RolloutBatch, rollout_id: int) -> tuple[Floats | None, Floats | None]:
+        """Of the actor before its update, and of the reference model; None for those that nothing needs."""
         assert isinstance(self.role, Actor)
         self.role.learner.wake()
-        return self.role.old_log_probs(batch), self.role.ref_log_probs(batch)
+        return self.role.old_log_probs(batch, rollout_id), self.role.ref_log_probs(batch, rollout_id)
 
     def values(self, batch: RolloutBatch) -> Floats:
         """Of the critic as it is now."""
@@ -37,16 +51,12 @@ class TrainWorker:
         self.role.learner.wake()
         return self.role.values(batch)
 
-    def update(self, batch: RolloutBatch, rollout_id: int) -> dict[str, float]:
-        """Train on one rollout; returns metrics under their logged names, and the seconds it took."""
-        start = time.perf_counter()
+    def update(self, batch: RolloutBatch, rollout_id: int) -> Trained:
+        """Train on one rollout."""
+        started = time.time()
         self.role.learner.wake()
-        if isinstance(self.role, Actor):
-            metrics, phase = self.role.update(batch), "actor_update"
-        else:
-            metrics, phase = self.role.update(batch, rollout_id), "critic_update"
-        named = {f"train/{name}": value for name, value in metrics.items()}
-        return {**named, f"time/{phase}": time.perf_counter() - start}
+        metrics = self.role.update(batch, rollout_id)
+        return Trained({f"train/{name}": value for name, value in metrics.items()}, started, time.time())
 
     def export(self, folder: Path) -> None:
         """Write the role's model as a Hugging Face folder."""

@@ -1,6 +1,7 @@
 """The columns of a rollout batch: offsets, what is refused, and travel between processes."""
 
 import pickle
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -116,3 +117,36 @@ def test_a_batch_survives_pickling_without_a_copy_of_its_columns() -> None:
         assert column.dtype == getattr(batch, name).dtype
         assert not column.flags.writeable
         received.tensor(name).zero_()
+
+
+def test_taking_samples_keeps_every_column_of_theirs() -> None:
+    batch = random_batch(6, masked=True)
+    size = int(batch.response_offsets[-1])
+    kept = [[[i, i + 1][: 1 + i % 2] for i in range(n)] for n in batch.response_lengths.tolist()]
+    batch = RolloutBatch.from_samples(
+        [batch.tokens[a:b].tolist() for a, b in pairwise(batch.token_offsets)],
+        batch.response_lengths.tolist(),
+        [batch.loss_mask[a:b].tolist() for a, b in pairwise(batch.response_offsets)],
+        batch.reward.tolist(),
+        sample_index=range(10, 16),
+        rollout_index=[0, 0, 1, 1, 2, 2],
+        truncated=[True, False] * 3,
+        weight_version=range(6),
+        top_p_token_ids=kept,
+    ).with_columns(values=np.arange(size, dtype=np.float32))
+    taken = batch.take(np.array([4, 1]))
+    assert taken.sample_index.tolist() == [14, 11]
+    assert taken.rollout_index.tolist() == [2, 0]
+    assert taken.weight_version.tolist() == [4, 1]
+    assert taken.truncated.tolist() == [True, False]
+    assert taken.reward.tolist() == batch.reward[[4, 1]].tolist()
+    assert taken.log_probs is None
+    for new, old in ((0, 4), (1, 1)):
+        for name, offsets in (("tokens", "token_offsets"), ("loss_mask", "response_offsets"), ("values", "response_offsets")):
+            (a, b), (c, d) = (getattr(x, offsets)[i : i + 2] for x, i in ((taken, new), (batch, old)))
+            np.testing.assert_array_equal(getattr(taken, name)[a:b], getattr(batch, name)[c:d])
+        (start, stop), response = taken.response_offsets[new : new + 2], taken.top_p_offsets
+        assert response is not None
+        assert taken.top_p_token_ids is not None
+        ids = [taken.top_p_token_ids[a:b].tolist() for a, b in pairwise(response[start : stop + 1])]
+        assert ids == kept[old]

@@ -2,25 +2,18 @@
 
 import pytest
 import torch
-from torch import Tensor
 
 from fsdp_backend.batch.columns import RolloutBatch
 from fsdp_backend.batch.normaliser import token_weights
-from fsdp_backend.batch.packing import Pack, pack
 from fsdp_backend.batch.plan import Step
-from fsdp_backend.model.logprob_head import LogProbHead
-from fsdp_backend.objective.kl import approx_kl
-from fsdp_backend.objective.policy_loss import policy_loss
 from fsdp_backend.objective.value_loss import value_loss
-from tests.golden import Case, cases, each_dtype
-
-FULL_LOSSES = ("ppo_plain", "ppo_entropy_kl_temperature", "ppo_per_token_dual_clip_masked", "fully_masked_sample")
+from tests.golden import Case, cases
 
 
-def batch_of(case: Case, tokens: list[list[int]] | None = None) -> RolloutBatch:
-    """The samples of a case; where it has no tokens, each response follows one prompt token."""
+def batch_of(case: Case) -> RolloutBatch:
+    """The samples of a case; each response follows one prompt token."""
     masks = case.inputs["loss_masks"]
-    tokens = [[0] * (len(mask) + 1) for mask in masks] if tokens is None else tokens
+    tokens = [[0] * (len(mask) + 1) for mask in masks]
     return RolloutBatch.from_samples(
         tokens, list(map(len, masks)), masks, [0.0] * len(masks), rollout_index=case.inputs["rollout_ids"]
     )
@@ -77,45 +70,3 @@ def test_the_value_loss_of_a_step_and_its_gradient_are_the_golden_ones(case: Cas
     # Weights are float32, hence the tolerance of float32.
     case.assert_close("step_value_loss", total.float())
     case.assert_close("grad_values_of_loss_sum", gradient.float())
-
-
-def policy_terms(case: Case, logits: Tensor, packed: Pack) -> Tensor:
-    """The policy loss per trainable token from the logits of all positions, through our own functions."""
-    params, dtype = case.params, logits.dtype
-    trained = packed.response_index
-    head = LogProbHead(logits.shape[1], logits.shape[1], bias=False, dtype=dtype)
-    head.weight.data = torch.eye(logits.shape[1], dtype=dtype)
-    log_probs, entropy = head(
-        logits[packed.predict_positions], packed.targets, params["rollout_temperature"], params["entropy_coef"] != 0
-    )
-    old = case.tensor("log_probs", dtype)[trained]
-    loss, _ = policy_loss(
-        log_probs,
-        old,
-        case.tensor("advantages", dtype)[trained],
-        params["eps_clip"],
-        params["eps_clip_high"],
-        params["eps_clip_c"],
-    )
-    loss = loss - params["entropy_coef"] * entropy
-    ratio = log_probs - old if params["use_unbiased_kl"] else None
-    kl = approx_kl(log_probs, case.tensor("ref_log_probs", dtype)[trained], params["kl_loss_type"], ratio)
-    return loss + params["kl_loss_coef"] * kl  # type: ignore[no-any-return]
-
-
-@each_dtype
-@pytest.mark.parametrize("case", [case for case in cases("16_policy_loss_full") if case.name in FULL_LOSSES], ids=str)
-def test_the_policy_loss_of_a_step_and_its_gradient_by_the_logits_are_the_golden_ones(case: Case, dtype: torch.dtype) -> None:
-    batch = batch_of(case, case.inputs["tokens"])
-    logits = torch.tensor(case.inputs["logits"], dtype=dtype, requires_grad=True)
-    packed = pack(batch, tuple(range(len(batch))), logits.device)
-    weights = packed.column(token_weights(batch, whole(batch), case.params["calculate_per_token_loss"])).to(dtype)
-    # The golden loss is not yet divided by the rollouts, or tokens, of its step.
-    if case.params["calculate_per_token_loss"]:
-        denominator = int(batch.trainable_lengths.sum())
-    else:
-        denominator = len(set(case.inputs["rollout_ids"]))
-    total = (policy_terms(case, logits, packed) * weights).sum() * denominator
-    (gradient,) = torch.autograd.grad(total, logits)
-    case.assert_close("loss", total.float())
-    case.assert_close("grad_logits", gradient.float())

@@ -65,6 +65,7 @@ def test_an_expression_without_effect_or_nothing_left_is_an_error(
 
 def before_and_after(mesh: DeviceMesh, config: TrainConfig) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
     session = Session(config, mesh)
+    assert session.critic is not None
     models: tuple[Any, Any] = (session.actor.model, session.critic.model)
     before = [{name: tensor.clone() for name, tensor in full_weights(model)} for model in models]
     for rollout_id in range(2):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from transformers import (
 
 from fsdp_backend import device
 from fsdp_backend.batch.packing import Pack, pack
-from fsdp_backend.config import RoleConfig
+from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
 from fsdp_backend.model.checkpoint_files import CheckpointFiles
 from fsdp_backend.model.loading import load_policy, load_value
 from fsdp_backend.model.policy import PolicyModel
 from fsdp_backend.model.value import ValueModel
+from fsdp_backend.session import Session
 from tests.memory import allocated_by
 from tests.tiny import VOCABULARY, random_batch, save_tiny_model
 from tests.worlds import run_world
@@ -351,3 +353,34 @@ def test_a_rank_allocates_its_share_of_the_model_and_no_more_than_a_tensor_besid
     assert limit < 0.6 * total
     for peak in run_world(4, peak_while_loading, str(tmp_path), critic):
         assert peak <= limit
+
+
+def refusal_without_head(mesh: DeviceMesh, folder: str) -> str:
+    with pytest.raises(ValueError, match="has no value head") as refused:
+        load_value(folder, RoleConfig(hf_checkpoint="elsewhere"), mesh, require_head=True)
+    return str(refused.value)
+
+
+def test_an_earlier_critic_must_have_its_head(tmp_path: Path) -> None:
+    policy = str(save_tiny_model(tmp_path / "policy"))
+    assert (
+        run_world(2, refusal_without_head, policy)
+        == [f"critic_load {policy} has no value head: a language model to start from is given by critic_hf_checkpoint"] * 2
+    )
+
+
+def test_a_critic_may_be_of_another_size(tmp_path: Path) -> None:
+    policy = save_tiny_model(tmp_path / "policy")
+    critic = save_tiny_model(tmp_path / "critic", hidden_size=16, intermediate_size=48, num_hidden_layers=3, seed=4)
+    role = RoleConfig(hf_checkpoint=str(policy), lr=1e-3)
+    config = TrainConfig(role, replace(role, hf_checkpoint=str(critic)), PPOConfig(critic_update_steps=2), num_rollout=1)
+    first, second = (run_world(world, sizes_and_loss, config)[0] for world in (1, 2))
+    assert first[0] == (32, 16)
+    assert first[1] == pytest.approx(second[1], abs=1e-6)
+
+
+def sizes_and_loss(mesh: DeviceMesh, config: TrainConfig) -> tuple[tuple[int, int], float]:
+    session = Session(config, mesh)
+    assert session.critic is not None
+    loss = session.iterate(random_batch(8), 0)["critic-pass_2/value_loss"]
+    return (session.actor.model.hf.config.hidden_size, session.critic.model.hf.config.hidden_size), loss

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fsdp_backend.objective.advantages import gae, length_adaptive_lambda, whiten
+from fsdp_backend.objective.advantages import discounted_returns, gae, length_adaptive_lambda, whiten
 from fsdp_backend.objective.token_rewards import token_rewards
 from tests.golden import Case, cases, each_dtype
 
@@ -115,6 +115,19 @@ def test_what_stands_at_masked_tokens_changes_nothing(noise: float) -> None:
 def test_gae_of_no_samples_is_empty() -> None:
     advantages, returns = gae(torch.zeros(0), torch.zeros(0), torch.zeros(0), torch.tensor([0]), 1.0, 1.0)
     assert advantages.shape == returns.shape == (0,)
+
+
+@each_dtype
+@pytest.mark.parametrize(
+    "case", [case for case in cases("10_reinforce_grpo") if case.params["kind"] == "reinforce_plus_plus_returns"], ids=str
+)
+def test_returns_discount_for_every_token_of_a_response_masked_ones_too(case: Case, dtype: torch.dtype) -> None:
+    mask, offsets = case.tensor("loss_masks", torch.int64), case.offsets("loss_masks")
+    kl, kl_coef = case.tensor("kl", dtype), case.params["kl_coef"]
+    rewards = token_rewards(case.tensor("rewards", dtype), kl, mask, offsets, kl_coef)
+    returns = discounted_returns(rewards, offsets, case.params["gamma"])
+    case.assert_close("returns", returns)
+    assert returns.dtype == dtype
 
 
 @each_dtype

@@ -1,4 +1,6 @@
-"""The clipped value loss, its clip fraction and its gradient against golden numbers."""
+"""The clipped value loss, its clip fraction and its gradient against golden numbers, and the loss without a clip."""
+
+import math
 
 import pytest
 import torch
@@ -34,3 +36,15 @@ def test_a_value_past_its_clip_has_a_gradient_only_when_its_free_error_is_larger
     loss, _ = value_loss(values.requires_grad_(), old_values, returns, case.params["value_clip"])
     (gradient,) = torch.autograd.grad((loss * token_weights(case, dtype)).sum(), values)
     case.assert_close("grad_values_of_loss_sum", gradient)
+
+
+@each_dtype
+@pytest.mark.parametrize("case", cases("06_value_loss"), ids=str)
+def test_without_a_clip_the_loss_is_the_squared_error_whatever_the_old_values(case: Case, dtype: torch.dtype) -> None:
+    values, returns = case.tensor("values", dtype).requires_grad_(), case.tensor("returns", dtype)
+    loss, clipped = value_loss(values, torch.full_like(returns, math.nan), returns, "none")
+    (gradient,) = torch.autograd.grad(loss.sum(), values)
+    torch.testing.assert_close(loss, (values - returns) ** 2)
+    torch.testing.assert_close(gradient, 2 * (values - returns))
+    assert not clipped.any()
+    assert loss.dtype == clipped.dtype == dtype

@@ -27,9 +27,9 @@ def first_update(mesh: DeviceMesh, settings: TrainConfig) -> dict[str, float]:
     batch = random_batch(8, masked=True)
     advantages = np.random.default_rng(0).normal(size=int(batch.response_offsets[-1])).astype(np.float32)
     batch = batch.with_columns(
-        log_probs=actor.log_probs(batch), ref_log_probs=actor.ref_log_probs(batch), advantages=advantages
+        log_probs=actor.log_probs(batch), ref_log_probs=actor.ref_log_probs(batch, 0), advantages=advantages
     )
-    metrics = actor.update(batch)
+    metrics = actor.update(batch, 0)
     per_sample = [
         (-advantages * batch.loss_mask)[start:stop].sum() / max(batch.loss_mask[start:stop].sum(), 1)
         for start, stop in zip(batch.response_offsets, batch.response_offsets[1:], strict=False)
@@ -54,7 +54,7 @@ def engine_difference(mesh: DeviceMesh, settings: TrainConfig) -> tuple[float, f
         (np.abs(noise) * batch.loss_mask)[start:stop].sum() / max(batch.loss_mask[start:stop].sum(), 1)
         for start, stop in zip(batch.response_offsets, batch.response_offsets[1:], strict=False)
     ]
-    return actor.update(batch)["train_rollout_logprob_abs_diff"], float(np.mean(by_sample))
+    return actor.update(batch, 0)["train_rollout_logprob_abs_diff"], float(np.mean(by_sample))
 
 
 def test_the_rollout_engines_log_probs_are_compared_with_those_from_before_the_update(checkpoint: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_reference_of_its_own_is_loaded_from_ref_load(checkpoint: Path, tmp_pa
 def supervised(mesh: DeviceMesh, settings: TrainConfig) -> list[float]:
     actor = Actor(settings, mesh)
     batch = random_batch(8)
-    return [actor.update(batch)["sft_loss"] for _ in range(4)]
+    return [actor.update(batch, 0)["sft_loss"] for _ in range(4)]
 
 
 def test_supervised_training_lowers_the_loss_and_starts_at_the_negative_log_prob(checkpoint: Path) -> None:

@@ -6,13 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from fsdp_backend.batch.plan import plan_pass
+from fsdp_backend.batch.plan import hold_out, plan_pass
 from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
 from fsdp_backend.session import Session
+from fsdp_backend.state.weight_stream import full_weights
+from fsdp_backend.training.clock import learning_rate
 from fsdp_backend.training.critic import Critic
-from fsdp_backend.training.targets import with_targets
+from fsdp_backend.training.learner import PassReport
+from fsdp_backend.training.targets import with_returns
 from tests.tiny import random_batch, save_tiny_model
 from tests.worlds import run_world
 
@@ -29,27 +34,55 @@ def config(folder: Path, k: int, warmup: int = 0) -> TrainConfig:
     return TrainConfig(role, role, PPOConfig(critic_update_steps=k), num_rollout=NUM_ROLLOUT)
 
 
-def rates(mesh: DeviceMesh, settings: TrainConfig) -> list[tuple[float, float, set[float]]]:
+STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
+
+
+def rates(mesh: DeviceMesh, settings: TrainConfig) -> list[tuple[float | None, float, set[float]]]:
     session = Session(settings, mesh)
+    assert session.critic is not None
+    size = int(random_batch(8, 0).response_offsets[-1])
+    nothing = np.zeros(size, dtype=np.float32)
+    for learner in (session.actor.learner, session.critic.learner):
+        still = PassReport({"loss": 0.0}, 0.0, 1, 0, nothing, nothing == 0)
+        # Nothing is trained: the clock is what matters.
+        learner.run_pass = lambda *_, still=still: still  # type: ignore[method-assign]
+        learner.compute_column = lambda *_: nothing  # type: ignore[method-assign]
     table = []
-    for rollout_id in range(NUM_ROLLOUT):
-        metrics = session.iterate(random_batch(8, rollout_id), rollout_id)
+    for rollout_id in range(settings.num_rollout):
+        metrics = session.iterate(random_batch(8, 0), rollout_id)
         groups = {group["lr"] for group in session.critic.learner.optimizer.param_groups}
-        table.append((metrics["lr"], metrics["critic-lr"], groups))
+        table.append((metrics.get("lr"), metrics["critic-lr"], groups))
     return table
 
 
+@pytest.mark.parametrize("alone", [0, 10])
 @pytest.mark.parametrize("warmup", [0, 3])
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_the_learning_rate_follows_the_rollouts_whatever_k(checkpoint: Path, k: int, warmup: int) -> None:
-    want = {
-        0: [1e-3 * (1 - r / 6) for r in range(NUM_ROLLOUT)],
-        3: [0.0, 1e-3 / 3, 2e-3 / 3, 1e-3, 2e-3 / 3, 1e-3 / 3],
+def test_the_learning_rates_follow_the_rollouts_that_a_role_trains_on_whatever_k(
+    checkpoint: Path, k: int, warmup: int, alone: int
+) -> None:
+    linear = {
+        0: [1 - r / NUM_ROLLOUT for r in range(NUM_ROLLOUT)],
+        3: [0, 1 / 3, 2 / 3, 1, 2 / 3, 1 / 3],
     }[warmup]
-    for rate, (actor, critic, groups) in zip(want, run_world(1, rates, config(checkpoint, k, warmup))[0], strict=True):
-        assert np.isclose(actor, rate, atol=1e-12)
-        assert np.isclose(critic, rate, atol=1e-12)
-        assert groups == {critic}
+    for style in STYLES:
+        role = RoleConfig(
+            hf_checkpoint=str(checkpoint),
+            lr=1e-3,
+            lr_decay_style=style,  # type: ignore[arg-type]
+            lr_warmup_iters=warmup,
+            global_batch_size=4,
+        )
+        ppo = PPOConfig(critic_update_steps=k, num_critic_only_steps=alone)
+        settings = TrainConfig(role, role, ppo, num_rollout=NUM_ROLLOUT + alone)
+        actors = [learning_rate(role, r, NUM_ROLLOUT) for r in range(NUM_ROLLOUT)]
+        critics = [learning_rate(role, r, NUM_ROLLOUT + alone) for r in range(NUM_ROLLOUT + alone)]
+        if style == "linear":
+            np.testing.assert_allclose(actors, [1e-3 * rate for rate in linear], atol=1e-12)
+        (table,) = run_world(1, rates, settings)
+        assert [actor for actor, _, _ in table] == [*[None] * alone, *actors]
+        assert [critic for _, critic, _ in table] == critics
+        assert all(groups == {critic} for _, critic, groups in table)
 
 
 def report(mesh: DeviceMesh, settings: TrainConfig) -> tuple[dict[str, float], list[float], float]:
@@ -57,7 +90,7 @@ def report(mesh: DeviceMesh, settings: TrainConfig) -> tuple[dict[str, float], l
     the next pass begins with; and the mean of the last values there."""
     critic = Critic(settings, mesh)
     batch = random_batch(8, masked=True)
-    batch = with_targets(batch.with_columns(values=critic.values(batch)), settings.ppo)
+    batch = with_returns(batch.with_columns(values=critic.values(batch)), settings.ppo)
     explained, mean = [0.0], 0.0
     run_pass = critic.learner.run_pass
 
@@ -97,7 +130,7 @@ def test_every_pass_reports_what_it_achieved_where_the_next_begins(checkpoint: P
 def forwards(mesh: DeviceMesh, settings: TrainConfig) -> int:
     critic = Critic(settings, mesh)
     batch = random_batch(8)
-    batch = with_targets(batch.with_columns(values=critic.values(batch)), settings.ppo)
+    batch = with_returns(batch.with_columns(values=critic.values(batch)), settings.ppo)
     count = 0
 
     def note(*_: Any) -> None:
@@ -126,7 +159,7 @@ def orders(mesh: DeviceMesh, settings: TrainConfig) -> list[list[tuple[int, ...]
 
     critic.learner._step = spy  # type: ignore[method-assign]
     batch = random_batch(8)
-    batch = with_targets(batch.with_columns(values=critic.values(batch)), settings.ppo)
+    batch = with_returns(batch.with_columns(values=critic.values(batch)), settings.ppo)
     for rollout_id in (0, 0, 1):
         seen.append([])
         critic.update(batch, rollout_id)
@@ -141,3 +174,92 @@ def test_each_pass_visits_every_sample_once_in_an_order_of_its_own(checkpoint: P
     for steps in passes:
         assert sorted(i for step in steps for i in step) == list(range(8))
     assert passes[0] != passes[1]
+
+
+def updated(mesh: DeviceMesh, settings: TrainConfig, by_hand: bool) -> dict[str, Tensor]:
+    """The critic after one rollout: by its own update, or by separate calls for each pass."""
+    critic = Critic(settings, mesh)
+    batch = random_batch(8, masked=True)
+    batch = with_returns(batch.with_columns(values=critic.values(batch)), settings.ppo)
+    if not by_hand:
+        critic.update(batch, rollout_id=3)
+    else:
+        critic.learner.advance_clock()
+        for k in range(settings.ppo.critic_update_steps):
+            if settings.ppo.critic_targets == "refreshed":
+                batch = with_returns(batch.with_columns(values=critic.values(batch)), settings.ppo)
+            order = np.random.default_rng([settings.seed, 3, k])
+            critic.learner.run_pass(batch, critic._value_loss, False, order)
+    return {name: tensor.clone() for name, tensor in full_weights(critic.model)}
+
+
+@pytest.mark.parametrize("targets", ["frozen", "refreshed"])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_k_passes_are_k_separate_calls_bit_for_bit(checkpoint: Path, k: int, targets: Any) -> None:
+    settings = replace(config(checkpoint, k), ppo=PPOConfig(critic_update_steps=k, critic_targets=targets, lambd=0.9))
+    (update,), (separate,) = (run_world(1, updated, settings, by_hand) for by_hand in (False, True))
+    assert update.keys() == separate.keys()
+    assert all(torch.equal(update[name], separate[name]) for name in update)
+
+
+def anchors(mesh: DeviceMesh, settings: TrainConfig) -> list[tuple[list[float], list[float]]]:
+    """The values and returns that each pass trained against."""
+    critic = Critic(settings, mesh)
+    batch = random_batch(8)
+    batch = with_returns(batch.with_columns(values=critic.values(batch)), settings.ppo)
+    run_pass, seen = critic.learner.run_pass, []
+
+    def spy(of_pass: Any, *rest: Any) -> Any:
+        seen.append((of_pass.column("values").tolist(), of_pass.column("returns").tolist()))
+        return run_pass(of_pass, *rest)
+
+    critic.learner.run_pass = spy  # type: ignore[method-assign, assignment]
+    critic.update(batch, 0)
+    return seen
+
+
+def test_frozen_targets_anchor_all_passes_and_refreshed_ones_move(checkpoint: Path) -> None:
+    frozen, refreshed = (
+        run_world(1, anchors, replace(config(checkpoint, 3), ppo=PPOConfig(**ppo)))[0]
+        for ppo in ({"critic_update_steps": 3}, {"critic_update_steps": 3, "critic_targets": "refreshed", "lambd": 0.5})
+    )
+    assert frozen[0] == frozen[1] == frozen[2]
+    assert len({str(values) for values, _ in refreshed}) == len({str(returns) for _, returns in refreshed}) == 3
+
+
+def held_out(mesh: DeviceMesh, settings: TrainConfig, bonus: float) -> tuple[dict[str, float], list[int], dict[str, Tensor]]:
+    """Metrics, which samples were trained on, and the weights; `bonus` is put on the rewards of the others."""
+    critic = Critic(settings, mesh)
+    batch = random_batch(8)
+    unseen = hold_out(batch, settings.ppo.critic_holdout_fraction, settings.seed, 0)[1]
+    assert unseen is not None
+    batch = batch.with_columns(reward=batch.reward + bonus * np.isin(batch.sample_index, unseen.sample_index))
+    batch = with_returns(batch.with_columns(values=critic.values(batch)), settings.ppo)
+    run_pass, trained = critic.learner.run_pass, []
+
+    def spy(of_pass: Any, *rest: Any) -> Any:
+        trained.extend(of_pass.sample_index.tolist())
+        return run_pass(of_pass, *rest)
+
+    critic.learner.run_pass = spy  # type: ignore[method-assign, assignment]
+    metrics = critic.update(batch, 0)
+    return metrics, trained, {name: tensor.clone() for name, tensor in full_weights(critic.model)}
+
+
+def test_what_is_held_out_is_measured_and_never_trained_on(checkpoint: Path) -> None:
+    ppo = PPOConfig(critic_update_steps=2, critic_holdout_fraction=0.5)
+    settings = replace(config(checkpoint, 2), ppo=ppo)
+    (plain, trained, weights), (bonus, _, same) = (run_world(2, held_out, settings, bonus)[0] for bonus in (0.0, 5.0))
+    assert len(trained) == 8
+    assert len(set(trained)) == 4
+    assert all(torch.equal(weights[name], same[name]) for name in weights)
+    unseen = "holdout_explained_variance"
+    assert plain[f"critic-pass_1/{unseen}_after"] == plain[f"critic-pass_2/{unseen}_before"]
+    assert plain[f"critic-pass_1/{unseen}_before"] == 0.0
+    for name, value in plain.items():
+        assert (value != bonus[name]) is (name.endswith(f"{unseen}_after") or name == f"critic-pass_2/{unseen}_before"), name
+
+
+def test_nothing_is_held_out_by_default(checkpoint: Path) -> None:
+    (metrics, _, _) = run_world(1, report, config(checkpoint, 1))[0]
+    assert not [name for name in metrics if "holdout" in name]

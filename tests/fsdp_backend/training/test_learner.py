@@ -16,7 +16,7 @@ from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
 from fsdp_backend.session import Session
 from fsdp_backend.state.weight_stream import full_weights
 from fsdp_backend.training.critic import Critic
-from fsdp_backend.training.targets import with_targets
+from fsdp_backend.training.targets import with_returns
 from tests.tiny import random_batch, save_tiny_model
 from tests.worlds import run_world
 
@@ -33,6 +33,7 @@ def config(folder: Path, **role: Any) -> TrainConfig:
 
 def trained(mesh: DeviceMesh, settings: TrainConfig, naps: bool) -> list[dict[str, Tensor]]:
     session = Session(settings, mesh)
+    assert session.critic is not None
     for rollout_id in range(2):
         session.iterate(random_batch(8, rollout_id), rollout_id)
         for learner in (session.actor.learner, session.critic.learner) if naps else ():
@@ -59,6 +60,7 @@ def test_sleep_leaves_the_accelerator_nearly_empty(checkpoint: Path) -> None:
 
 def memory_asleep(mesh: DeviceMesh, settings: TrainConfig) -> int:
     session = Session(settings, mesh)
+    assert session.critic is not None
     session.iterate(random_batch(8), 0)
     for learner in (session.actor.learner, session.critic.learner):
         learner.sleep()
@@ -69,7 +71,7 @@ def step_counts(mesh: DeviceMesh, settings: TrainConfig) -> tuple[int, int, list
     """A critic pass in which the first of two steps meets a return that is not finite."""
     critic = Critic(settings, mesh)
     batch = random_batch(8)
-    batch = with_targets(batch.with_columns(values=critic.values(batch)), settings.ppo)
+    batch = with_returns(batch.with_columns(values=critic.values(batch)), settings.ppo)
     steps = critic.learner.plan(batch, np.random.default_rng([settings.seed, 0, 0]))
     returns = batch.column("returns").copy()
     returns[batch.response_offsets[steps[0].samples[0]]] = np.inf
@@ -88,7 +90,7 @@ def unfinished_gradients(mesh: DeviceMesh, settings: TrainConfig) -> int:
     """How many reductions over ranks a pass of several micro-batches a step started."""
     critic = Critic(settings, mesh)
     batch = random_batch(8)
-    batch = with_targets(batch.with_columns(values=critic.values(batch)), settings.ppo)
+    batch = with_returns(batch.with_columns(values=critic.values(batch)), settings.ppo)
     reductions = 0
     reduce_scatter = DefaultReduceScatter.__call__
 

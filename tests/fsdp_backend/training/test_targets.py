@@ -1,11 +1,18 @@
 """From rewards, values and log-probs to advantages and returns."""
 
 import numpy as np
+import pytest
+import torch
 
 from fsdp_backend.batch.columns import RolloutBatch
 from fsdp_backend.config import PPOConfig
-from fsdp_backend.training.targets import with_targets
+from fsdp_backend.training.targets import with_advantages, with_returns
+from tests.golden import Case, cases
 from tests.tiny import random_batch
+
+
+def with_targets(batch: RolloutBatch, ppo: PPOConfig) -> RolloutBatch:
+    return with_advantages(with_returns(batch, ppo), ppo)
 
 
 def batch_with_values(seed: int = 0) -> RolloutBatch:
@@ -65,3 +72,41 @@ def test_the_batch_handed_in_is_left_alone_even_when_it_is_read_only() -> None:
         column.flags.writeable = False
     with_targets(batch, PPOConfig(kl_coef=0.1, normalize_advantages=True))
     assert batch.advantages is None
+
+
+def kl_of(batch: RolloutBatch) -> np.ndarray:
+    return batch.column("log_probs") - batch.column("ref_log_probs")
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "gspo", "cispo"])
+def test_group_estimators_put_the_samples_reward_on_every_token(estimator: str) -> None:
+    batch = with_advantages(batch_with_values().with_columns(values=None), PPOConfig(advantage_estimator=estimator))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(batch.column("advantages"), np.repeat(batch.reward, batch.response_lengths))
+
+
+def test_reinforce_plus_plus_discounts_the_reward_and_the_kl_penalty() -> None:
+    batch = batch_with_values().with_columns(values=None)
+    ppo = PPOConfig(advantage_estimator="reinforce_plus_plus", kl_coef=0.3, gamma=0.9)
+    shaped = with_advantages(batch, ppo).column("advantages")
+    start, stop = batch.response_offsets[1:3]
+    mask, running, last = batch.loss_mask[start:stop], 0.0, np.flatnonzero(batch.loss_mask[start:stop])[-1]
+    for t in reversed(range(stop - start)):
+        reward = -0.3 * kl_of(batch)[start + t] * mask[t] + (batch.reward[1] if t == last else 0.0)
+        running = reward + 0.9 * running
+        assert np.isclose(shaped[start + t], running, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in cases("10_reinforce_grpo") if case.params["kind"] == "reinforce_plus_plus_baseline_advantages"],
+    ids=str,
+)
+def test_the_baseline_form_takes_the_kl_penalty_of_each_token_alone(case: Case) -> None:
+    lengths = [len(row) for row in case.inputs["kl"]]
+    batch = RolloutBatch.from_samples(
+        [[0] * (m + 1) for m in lengths], lengths, [[1] * m for m in lengths], case.inputs["rewards"]
+    )
+    flat = case.tensor("kl", torch.float32).numpy()
+    batch = batch.with_columns(log_probs=flat, ref_log_probs=np.zeros_like(flat))
+    ppo = PPOConfig(advantage_estimator="reinforce_plus_plus_baseline", kl_coef=case.params["kl_coef"])
+    case.assert_close("advantages", torch.from_numpy(with_advantages(batch, ppo).column("advantages")))

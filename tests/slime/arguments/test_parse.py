@@ -23,11 +23,10 @@ def test_the_required_flags_alone_make_a_config_with_the_defaults(checkpoint: Pa
 
 
 def test_missing_required_flags_are_named_all_at_once() -> None:
-    assert refusal([]) == (
-        "missing --num-rollout, --prompt-data, --rollout-batch-size, --hf-checkpoint; see slime train --help"
-    )
-    assert refusal(["--num-rollout", "1", "--hf-checkpoint", "x", "--rollout_batch_size=2"]).startswith(
-        "missing --prompt-data;"
+    assert refusal([]) == ("missing --num-rollout, --rollout-batch-size, --hf-checkpoint; see slime train --help")
+    assert refusal(["--num-rollout", "1", "--hf-checkpoint", "x"]).startswith("missing --rollout-batch-size;")
+    assert refusal(["--num-rollout", "1", "--hf-checkpoint", "x", "--rollout_batch_size=2"]) == (
+        "missing --prompt-data (or --load-debug-rollout-data); see slime train --help"
     )
 
 
@@ -57,8 +56,9 @@ def test_an_unknown_flag_that_is_like_no_other_points_to_the_help(checkpoint: Pa
         ("--lr", "--lr"),
         ("--num-rollout 1.5", "--num-rollout"),
         ("--kl-loss-type k9", "--kl-loss-type"),
-        ("--train-backend megatron", "--train-backend"),
+        ("--train-backend deepspeed", "--train-backend"),
         ("--critic-lr x", "--critic-lr"),
+        ("--value-clip off", "--value-clip"),
         ("--critic-lr-decay-style zigzag", "--critic-lr-decay-style"),
         ("--rollout-stop-token-ids a", "--rollout-stop-token-ids"),
         ("stray", "stray"),
@@ -130,6 +130,25 @@ def test_config_needs_one_file() -> None:
     assert refusal(["--config", "a", "--config=b"]) == "--config was given twice"
 
 
+REPLAYED = (
+    "--load-debug-rollout-data x/{rollout_id}.pt --prompt-data None --advantage-estimator grpo"
+    " --disable-grpo-std-normalization --disable-rewards-normalization --use-tis --tis-clip 3 --tis-mode icepop"
+)
+OFF_POLICY = "--use-rollout-logprobs --dis-eps-low 0.2 --dis-eps-high 0.3 --use-opsm --critic-load None --value-clip none"
+
+
+@pytest.mark.parametrize("flags", [REPLAYED, OFF_POLICY])
+def test_the_config_of_another_objective_parses_back_to_the_same(checkpoint: Path, tmp_path: Path, flags: str) -> None:
+    config = parse(checkpoint, *flags.split())
+    RunLog(tmp_path, config.flags(), 3, 3)
+    assert parse_arguments(["--config", str(tmp_path / CONFIG_FILE)]) == config
+
+
+def test_the_value_clip_is_a_number_or_none(checkpoint: Path, tmp_path: Path) -> None:
+    assert [parse(checkpoint, "--value-clip", word).ppo.value_clip for word in ("none", "0", "0.5")] == ["none", 0.0, 0.5]
+    assert parse(checkpoint, "--config", config_file(tmp_path, "value_clip: none")).ppo.value_clip == "none"
+
+
 def test_the_config_that_a_run_writes_parses_back_to_the_same(checkpoint: Path, tmp_path: Path) -> None:
     flags = (
         "--lr 3e-5 --critic-lr 1e-4 --bf16 --no-critic-bf16 --critic-update-steps 3 --use-kl-loss --kl-loss-coef 1e-3"
@@ -150,3 +169,12 @@ def test_plug_ins_see_every_flag_flat_and_cannot_change_the_config(checkpoint: P
     assert (args.lr, args.critic_lr, args.rollout_batch_size, args.critic_update_steps) == (1e-6, 1e-4, 4, 1)
     args.lr = 1.0
     assert config.actor.lr == config.namespace().lr == 1e-6
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_plug_ins_see_what_is_normalised_by_slimes_names(checkpoint: Path, given: bool) -> None:
+    flags = ["--disable-rewards-normalization", "--disable-grpo-std-normalization"]
+    args = parse(checkpoint, *flags[:given]).namespace()
+    assert (args.rewards_normalization, args.grpo_std_normalization) == (not given, True)
+    args = parse(checkpoint, *flags[given:]).namespace()
+    assert (args.rewards_normalization, args.grpo_std_normalization) == (given, False)

@@ -10,6 +10,7 @@ import pytest
 from slime.arguments.rules import RULES
 from tests.slime.arguments.command_lines import parse, refusal, required
 
+DIS = "--use-rollout-logprobs --dis-eps-low 0.2 --dis-eps-high 0.3"
 REFUSED = [
     ("--global-batch-size 3", "--global-batch-size 3 does not divide the 8 samples of a rollout"),
     ("--critic-global-batch-size 5", "--critic-global-batch-size 5 does not divide the 8 samples"),
@@ -44,6 +45,54 @@ REFUSED = [
     ("--kl-loss-coef 0.1", "--kl-loss-coef is 0.1 but --use-kl-loss is off"),
     ("--ref-load nowhere --use-kl-loss", "--ref-load nowhere is no folder"),
     ("--critic-hf-checkpoint nowhere", "--critic-hf-checkpoint nowhere is no folder"),
+    ("--critic-load nowhere", "--critic-load nowhere is no folder"),
+    ("--train-backend megatron", "--train-backend megatron is for the command line of slime train only"),
+    (
+        "--critic-holdout-fraction 0.25 --critic-global-batch-size 4",
+        "--critic-global-batch-size 4 does not divide the 6 of 8 samples that --critic-holdout-fraction 0.25 leaves",
+    ),
+    (
+        "--critic-holdout-fraction 0.01 --critic-num-steps-per-rollout 2",
+        "--critic-num-steps-per-rollout 2 does not divide the 7 of 8 samples that --critic-holdout-fraction 0.01 leaves",
+    ),
+    (
+        "--critic-holdout-fraction 0.5 --rollout-batch-size 1 --n-samples-per-prompt 1",
+        "nothing is left to train the critic on: the 0 of 1 samples",
+    ),
+    ("--critic-holdout-fraction 1", "--critic-holdout-fraction must lie in [0, 1), got 1.0"),
+    ("--num-critic-only-steps 4", "--num-critic-only-steps 4 is more than --num-rollout 3"),
+    ("--num-critic-only-steps -1", "--num-critic-only-steps must not be negative, got -1"),
+    ("--num-critic-only-steps 1 --advantage-estimator grpo", "--num-critic-only-steps is 1, but there is no critic to train"),
+    ("--kl-coef 0.1 --advantage-estimator cispo", "--kl-coef is 0.1, but --advantage-estimator cispo has no token rewards"),
+    *(
+        (f"--advantage-estimator {name} --n-samples-per-prompt 1", f"--advantage-estimator {name} compares the responses")
+        for name in ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
+    ),
+    ("--prompt-data None", "missing --prompt-data (or --load-debug-rollout-data)"),
+    ("--load-debug-rollout-data a.pt", "--load-debug-rollout-data a.pt must hold {rollout_id}"),
+    ("--save-debug-rollout-data {id}.pt", "--save-debug-rollout-data {id}.pt must hold {rollout_id}"),
+    (
+        "--load-debug-rollout-data {rollout_id} --eval-interval 1 --eval-prompt-data a x",
+        "--eval-interval has no meaning with --load-debug-rollout-data",
+    ),
+    (
+        "--load-debug-rollout-data {rollout_id} --save-debug-rollout-data b{rollout_id}",
+        "--save-debug-rollout-data has no meaning with --load-debug-rollout-data",
+    ),
+    ("--dis-eps-low 0.2", "--dis-eps-low and --dis-eps-high need each other"),
+    ("--dis-eps-high 0.2", "--dis-eps-low and --dis-eps-high need each other"),
+    ("--dis-eps-low 0.2 --dis-eps-high 0.2", "--dis-eps-low masks by the ratio to the rollout policy: add --use-rollout-log"),
+    (f"{DIS} --dis-eps-low 1.5", "--dis-eps-low must lie in (0, 1], got 1.5"),
+    (f"{DIS} --dis-eps-high 0", "--dis-eps-high must be positive, got 0.0"),
+    (f"{DIS} --eps-clip-c 3", "--dis-eps-low takes the place of the clip: not with --eps-clip-c"),
+    (f"{DIS} --advantage-estimator gspo", "--dis-eps-low takes the place of the clip"),
+    (f"{DIS} --advantage-estimator cispo", "--dis-eps-low takes the place of the clip"),
+    ("--use-tis --use-rollout-logprobs", "--use-tis corrects from the rollout engine's log-probs to the trainer's"),
+    ("--tis-clip-low 3", "--tis-clip-low must lie between 0 and --tis-clip, got 3.0 and 2.0"),
+    ("--tis-clip-low -1", "--tis-clip-low must lie between 0 and --tis-clip, got -1.0"),
+    ("--custom-tis-function-path a.b", "--custom-tis-function-path has no meaning without --use-tis"),
+    ("--opsm-delta -1", "--opsm-delta must not be negative, got -1.0"),
+    ("--value-clip -1", "--value-clip must not be negative, got -1.0"),
 ]
 AT_LEAST_ONE = [
     "--num-rollout",
@@ -90,6 +139,17 @@ ACCEPTED = [
     "--loss-type sft_loss --rm-type None --label-key None --critic-hf-checkpoint nowhere",
     "--ref-load nowhere",
     "--rollout-stop x",
+    "--critic-hf-checkpoint nowhere --advantage-estimator grpo",
+    "--critic-holdout-fraction 0.25 --critic-global-batch-size 3",
+    "--critic-global-batch-size 5 --advantage-estimator grpo",
+    "--num-critic-only-steps 3",
+    "--advantage-estimator grpo --n-samples-per-prompt 1 --disable-rewards-normalization",
+    "--advantage-estimator reinforce_plus_plus --n-samples-per-prompt 1",
+    "--n-samples-per-prompt 1",
+    "--load-debug-rollout-data {rollout_id} --prompt-data None --rm-type None --label-key None",
+    "--save-debug-rollout-data a/{rollout_id}.pt",
+    DIS,
+    "--use-tis --tis-clip-low 2 --custom-tis-function-path a.b --use-opsm",
 ]
 
 
@@ -99,7 +159,7 @@ def test_flags_that_agree_are_accepted(checkpoint: Path, flags: str) -> None:
 
 
 def test_every_rule_can_refuse_something() -> None:
-    assert len(RULES) == len(set(RULES)) == 9
+    assert len(RULES) == len(set(RULES)) == 13
 
 
 def without_config(folder: Path) -> None:

@@ -19,7 +19,7 @@ def full_row(rollout: int) -> Row:
         "eval/gsm8k/response_length": 90,
         "eval/svamp/reward": 0.5,
         "train/ppo_kl": 0.001,
-        "train/ref_kl": 0.02,
+        "train/kl_loss": 0.02,
         "train/entropy": 0.5,
         "train/pg_clipfrac": 0.02,
         "train/grad_norm": 1.5,

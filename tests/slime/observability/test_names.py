@@ -12,7 +12,10 @@ DECLARED = [
     "train/critic-lr",
     "train/critic-pass_1/value_loss",
     "train/critic-pass_12/explained_variance_after",
+    "train/critic-pass_2/holdout_explained_variance_before",
+    "train/custom_tis/mean weight",
     "time/critic_update",
+    "time/critic_wait",
     "time/rollout",
     "perf/tokens_per_second",
 ]
@@ -24,6 +27,7 @@ UNDECLARED = [
     "train/critic_lr",
     "time/lunch",
     "eval//reward",
+    "train/custom_tis/",
     "reward",
     "",
 ]

@@ -37,6 +37,17 @@ def test_a_pass_has_one_colour_before_and_after_it_and_passes_differ() -> None:
     assert colors["after pass 1"] != colors["after pass 2"]
 
 
+def test_a_metric_of_ones_own_correction_is_drawn_under_its_own_name() -> None:
+    rows: list[Row] = [{"rollout": 0, "train/tis": 1.0, "train/custom_tis/mean weight": 0.5}]
+    shown = {series.label: series.values for series in panel_of("Off-policy correction", rows).series}
+    assert shown == {"importance ratio": [1.0], "mean weight": [0.5]}
+
+
+def test_explained_variance_on_samples_held_out_has_a_panel_of_its_own() -> None:
+    rows: list[Row] = [{"rollout": 0, "train/critic-pass_1/holdout_explained_variance_after": 0.5}]
+    assert [panel.title for panel in build_panels(rows)] == ["Explained variance, held out"]
+
+
 def test_a_metric_that_is_nothing_but_nan_has_no_panel() -> None:
     assert build_panels([{"rollout": 0, "train/entropy": math.nan}]) == []
 

@@ -1,15 +1,25 @@
 """Managers of small runs."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from fsdp_backend.config import PPOConfig
+from slime.arguments.groups import RewardArgs
 from slime.arguments.parse import parse_arguments
 from slime.arguments.run_config import RunConfig
 from slime.rollout.manager import RolloutManager
 
 PLUGINS = "tests.slime.rollout.plugins"
 ROWS = [{"question": text, "answer": str(i)} for i, text in enumerate(["one?", "two?", "three?", "four?", "five?", "six?"])]
+
+
+def default_args(**changes: Any) -> SimpleNamespace:
+    """What turning samples into a batch reads of `args`: the flags' defaults, but for these."""
+    defaults = asdict(PPOConfig()) | asdict(RewardArgs()) | {"rewards_normalization": True, "grpo_std_normalization": True}
+    return SimpleNamespace(**{**defaults, **changes})
 
 
 def write_prompts(folder: Path, rows: list[dict[str, Any]] | None = None) -> Path:

@@ -1,11 +1,15 @@
 """What is checked before any process starts, and what the train loop gets."""
 
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from slime.arguments.errors import UserError
+from slime.rollout.replay import load_samples
 from tests.slime.backends.embedded.engines import save_chat_model
 from tests.slime.rollout.runs import PLUGINS, manager, write_prompts
 from tests.tiny import save_tiny_model
@@ -23,7 +27,10 @@ def refusal(model: Path, prompts: Path | str, *flags: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("flag", ["--rollout-function-path", "--custom-generate-function-path", "--custom-rm-path"])
+PLUGIN_FLAGS = ["rollout-function-path", "custom-generate-function-path", "custom-rm-path", "custom-tis-function-path"]
+
+
+@pytest.mark.parametrize("flag", [f"--{name}" for name in PLUGIN_FLAGS])
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
@@ -36,7 +43,7 @@ def refusal(model: Path, prompts: Path | str, *flags: str) -> str:
 def test_a_plug_in_that_cannot_be_used_is_named_with_its_flag(
     model: Path, tmp_path: Path, flag: str, path: str, reason: str
 ) -> None:
-    assert refusal(model, write_prompts(tmp_path), flag, path).startswith(f"{flag} {path} {reason}")
+    assert refusal(model, write_prompts(tmp_path), "--use-tis", flag, path).startswith(f"{flag} {path} {reason}")
 
 
 def test_a_checkpoint_without_a_tokenizer_is_named(tmp_path: Path) -> None:
@@ -68,6 +75,47 @@ def test_the_longest_prompt_that_a_person_allows_counts_unless_the_context_is_sh
     assert "20 tokens, 19 are allowed" in refusal(model, prompts, "--rollout-max-prompt-len", "19")
     long = write_prompts(tmp_path, [{"question": "x" * 128, "answer": "1"}])
     assert "128 tokens, 127 are allowed" in refusal(model, long, "--rollout-max-prompt-len", "500")
+
+
+CRITIC_FOLDERS = ["--critic-hf-checkpoint", "--critic-load"]
+
+
+def copy_with_tokens(model: Path, folder: Path, *added: str) -> Path:
+    """The model with these tokens behind those of its tokenizer."""
+    shutil.copytree(model, folder)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.add_tokens(list(added))
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("flag", CRITIC_FOLDERS)
+def test_a_critic_that_would_read_other_token_ids_is_refused(model: Path, tmp_path: Path, flag: str) -> None:
+    ours, prompts = copy_with_tokens(model, tmp_path / "policy", "<a>", "<b>"), write_prompts(tmp_path)
+    same = copy_with_tokens(model, tmp_path / "same", "<a>", "<b>")
+    manager(ours, prompts, flag, str(same))
+    for name, added, differing in (("more", ["<a>", "<b>", "<c>"], "<c>"), ("swapped", ["<b>", "<a>"], "<[ab]>")):
+        folder = copy_with_tokens(model, tmp_path / name, *added)
+        message = f"{flag} {folder} has another tokenizer than --hf-checkpoint {ours} .*first difference: token '{differing}'"
+        assert re.match(message, refusal(ours, prompts, flag, str(folder)))
+    manager(ours, prompts, flag, str(tmp_path / "more"), "--advantage-estimator", "grpo")
+
+
+@pytest.mark.parametrize("flag", CRITIC_FOLDERS)
+def test_a_critic_without_a_tokenizer_is_named(model: Path, tmp_path: Path, flag: str) -> None:
+    bare = save_tiny_model(tmp_path / "bare")
+    assert refusal(model, write_prompts(tmp_path), flag, str(bare)).startswith(f"{flag} {bare} has no usable tokenizer")
+
+
+@pytest.mark.parametrize("flag", CRITIC_FOLDERS)
+def test_a_prompt_must_fit_the_critics_context_too(model: Path, tmp_path: Path, flag: str) -> None:
+    critic = save_chat_model(tmp_path / "critic", max_position_embeddings=64)
+    larger = save_chat_model(tmp_path / "larger", max_position_embeddings=256)
+    prompts = write_prompts(tmp_path, [{"question": "x" * 57, "answer": "1"}])
+    assert refusal(model, prompts, flag, str(critic)).endswith("the prompt has 57 tokens, 56 are allowed")
+    manager(model, prompts, flag, str(critic), "--rollout-max-response-len", "7")
+    manager(model, prompts, flag, str(critic), "--advantage-estimator", "grpo")
+    assert manager(model, prompts, flag, str(larger)).args.rollout_max_prompt_len == 120
 
 
 def test_messages_without_a_chat_template_are_refused_unless_a_plug_in_takes_them(model: Path, tmp_path: Path) -> None:
@@ -105,3 +153,26 @@ def test_supervised_training_takes_its_responses_from_the_data_and_has_no_reward
     batch, metrics = supervised.generate(0)
     assert np.array_equal(batch.response_lengths, [4, 4])
     assert "rollout/reward" not in metrics
+
+
+def test_the_metric_is_the_reward_that_samples_got_whatever_training_makes_of_it(model: Path, tmp_path: Path) -> None:
+    flags = ["--rollout-function-path", f"{PLUGINS}.constant_rollout", "--advantage-estimator", "grpo"]
+    batch, metrics = manager(model, write_prompts(tmp_path), *flags).generate(7)
+    assert (batch.reward.tolist(), metrics["rollout/reward"]) == ([0.0] * 4, 7.0)
+
+
+def test_rollouts_that_were_saved_are_trained_on_again_without_prompts(model: Path, tmp_path: Path) -> None:
+    prompts, pattern = write_prompts(tmp_path), str(tmp_path / "saved" / "{rollout_id}.pt")
+    own = ["--rollout-function-path", f"{PLUGINS}.constant_rollout"]
+    saving = manager(model, prompts, *own, "--save-debug-rollout-data", pattern)
+    first, second = saving.generate(0), saving.generate(1)
+    replaying = manager(model, "None", "--load-debug-rollout-data", pattern)
+    assert replaying.longest_prompt() == 1
+    for rollout_id, (batch, metrics) in ((1, second), (0, first)):
+        again, again_metrics = replaying.generate(rollout_id)
+        assert again_metrics == metrics
+        for name, column in vars(batch).items():
+            assert np.array_equal(getattr(again, name), column), name
+    assert [sample.index for sample in load_samples(pattern, 1)] == [4, 5, 6, 7]
+    with pytest.raises(UserError, match=r"^--load-debug-rollout-data .*2.pt: FileNotFoundError"):
+        replaying.generate(2)

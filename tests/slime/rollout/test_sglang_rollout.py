@@ -182,6 +182,7 @@ def test_evaluation_at_temperature_zero_is_greedy_and_takes_no_prompt_from_train
     own, data = evaluated(server, folder, "--eval-temperature", "0", "--n-samples-per-eval-prompt", "2")
     first, second, *_ = data["all"]["samples"]
     assert first.tokens == second.tokens
+    assert own.data_source is not None
     assert own.data_source.sample_index == 0
     _, sampled = evaluated(server, folder, "--n-samples-per-eval-prompt", "2")
     assert sampled["all"]["samples"][0].tokens != sampled["all"]["samples"][1].tokens

@@ -1,7 +1,6 @@
 """From samples to the batch that training takes."""
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +8,9 @@ import pytest
 from slime.arguments.errors import UserError
 from slime.rollout.to_batch import rollout_metrics, to_batch
 from slime.utils.types import Sample
+from tests.slime.rollout.runs import default_args
 
-ARGS = SimpleNamespace(reward_key=None)
+ARGS = default_args()
 
 
 def sample(index: int | None = 0, **fields: Any) -> Sample:
@@ -48,8 +48,24 @@ def test_siblings_share_a_rollout_and_others_are_rollouts_of_their_own() -> None
 
 
 def test_the_reward_key_picks_from_a_dict() -> None:
-    batch = to_batch(SimpleNamespace(reward_key="acc"), [sample(reward={"acc": 0.25, "format": 1.0})])
+    batch = to_batch(default_args(reward_key="acc"), [sample(reward={"acc": 0.25, "format": 1.0})])
     assert batch.reward.tolist() == [0.25]
+
+
+def test_rewards_are_those_that_the_estimator_trains_on() -> None:
+    samples = [sample(0, group_index=4, reward=1.0), sample(1, group_index=4, reward=3.0)]
+    args = default_args(advantage_estimator="grpo", grpo_std_normalization=False)
+    assert to_batch(args, samples).reward.tolist() == [-1.0, 1.0]
+    assert to_batch(ARGS, samples).reward.tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("flag", ["use_tis", "use_rollout_logprobs"])
+def test_a_sample_without_the_log_probs_that_the_loss_needs_is_named(flag: str) -> None:
+    samples = [sample(40, rollout_log_probs=[0.0, 0.0, 0.0]), sample(41), sample(42)]
+    with pytest.raises(UserError, match=r"^sample 41 has no rollout_log_probs, which --use-tis"):
+        to_batch(default_args(**{flag: True}), samples)
+    assert to_batch(default_args(**{flag: True}), samples[:1]).rollout_log_probs is not None
+    assert to_batch(default_args(**{flag: True}, loss_type="sft_loss"), samples).rollout_log_probs is None
 
 
 def test_log_probs_that_only_some_samples_have_are_left_out() -> None:
@@ -82,7 +98,7 @@ def test_a_sample_that_cannot_be_trained_on_is_named(fields: dict[str, Any], rea
 
 def test_a_dict_reward_without_the_key_is_named() -> None:
     with pytest.raises(UserError, match=r"^sample 0 has the reward \{'acc': 1.0\}"):
-        to_batch(SimpleNamespace(reward_key="score"), [sample(reward={"acc": 1.0})])
+        to_batch(default_args(reward_key="score"), [sample(reward={"acc": 1.0})])
 
 
 def test_samples_without_an_index_and_no_samples_at_all_are_errors() -> None:
@@ -94,7 +110,7 @@ def test_samples_without_an_index_and_no_samples_at_all_are_errors() -> None:
 
 def test_metrics_are_means_over_samples() -> None:
     short = sample(1, tokens=[1, 3], response_length=1, reward=1.0, status=Sample.Status.TRUNCATED)
-    batch = to_batch(ARGS, [sample(0, reward=0.0), short])
+    batch = to_batch(ARGS, [sample(0), short])
     metrics = {
         "rollout/reward": 0.5,
         "rollout/reward_std": 0.5,
@@ -103,5 +119,5 @@ def test_metrics_are_means_over_samples() -> None:
         "rollout/truncated": 0.5,
         "rollout/num_samples": 2.0,
     }
-    assert rollout_metrics(batch) == metrics
-    assert set(metrics) - set(rollout_metrics(batch, rewarded=False)) == {"rollout/reward", "rollout/reward_std"}
+    assert rollout_metrics(batch, [0.0, 1.0]) == metrics
+    assert set(metrics) - set(rollout_metrics(batch, [])) == {"rollout/reward", "rollout/reward_std"}

@@ -1,0 +1,71 @@
+"""slime's plug-ins that run inside a training process, in the engine's terms."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fsdp_backend.batch.columns import RolloutBatch
+from fsdp_backend.batch.packing import Pack
+from fsdp_backend.training.actor_loss import Correction, Metrics
+from slime.arguments.run_config import RunConfig
+from slime.utils.misc import load_function
+
+
+def custom_correction(config: RunConfig) -> Correction | None:
+    """The function of --custom-tis-function-path; None without one."""
+    path = config.ppo.custom_tis_function_path
+    return None if path is None else _correction(load_function(path), config.namespace(), path)
+
+
+def _correction(function: Callable[..., Any], args: Any, path: str) -> Correction:
+    """slime's contract: whole responses, masked tokens included, as lists of a tensor a sample; masks and per-token metrics
+    come back. Denominators stay those of the loss mask, as in slime: a mask that comes back thins the numerator."""
+
+    def correct(loss: Tensor, old: Tensor, rollout: Tensor, pack: Pack, batch: RolloutBatch) -> tuple[Tensor, Metrics]:
+        view = _Responses(pack, batch)
+        corrected, masks, metrics = function(
+            args,
+            pg_loss=view.whole(loss),
+            train_log_probs=view.split(view.whole(old)),
+            rollout_log_probs=view.split(view.whole(rollout)),
+            loss_masks=view.split(view.whole(torch.ones_like(loss))),
+            total_lengths=view.total_lengths,
+            response_lengths=view.response_lengths,
+        )
+        for name, value in [("the loss", corrected), ("masks", torch.cat(list(masks))), *metrics.items()]:
+            if value.numel() != sum(view.response_lengths):
+                raise ValueError(
+                    f"custom_tis_function_path {path} returned {value.numel()} entries of {name} for "
+                    f"{sum(view.response_lengths)} response tokens"
+                )
+        kept = {f"custom_tis/{name}": view.trainable(value.to(loss)) for name, value in metrics.items()}
+        return view.trainable(corrected * torch.cat(list(masks)).to(loss)), kept
+
+    return correct
+
+
+class _Responses:
+    """The whole responses of a pack. An empty pack counts as one masked token: every rank must learn the metrics' names."""
+
+    def __init__(self, pack: Pack, batch: RolloutBatch) -> None:
+        samples = list(pack.samples)
+        self.response_lengths: list[int] = batch.response_lengths[samples].tolist() or [1]
+        self.total_lengths: list[int] = batch.total_lengths[samples].tolist() or [2]
+        everything = [np.arange(batch.response_offsets[i], batch.response_offsets[i + 1]) for i in samples]
+        trained = np.concatenate([batch.loss_mask[span] != 0 for span in everything] or [np.zeros(1, dtype=np.bool_)])
+        self.position = torch.from_numpy(np.flatnonzero(trained)).to(pack.input_ids.device)
+
+    def whole(self, trainable: Tensor) -> Tensor:
+        """[R of the pack] to all response tokens, 0 at masked ones."""
+        return trainable.new_zeros(sum(self.response_lengths)).index_copy(0, self.position, trainable)
+
+    def trainable(self, whole: Tensor) -> Tensor:
+        """All response tokens to [R of the pack]."""
+        return whole[self.position]
+
+    def split(self, whole: Tensor) -> list[Tensor]:
+        """A tensor a sample."""
+        return list(torch.split(whole, self.response_lengths))

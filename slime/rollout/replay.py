@@ -1,0 +1,44 @@
+"""Samples of a rollout on disk: written by one run, trained on by another that generates nothing."""
+
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from slime.arguments.errors import UserError
+from slime.utils.types import Sample
+
+
+def save_samples(pattern: str, rollout_id: int, samples: Sequence[Sample]) -> None:
+    """Write the samples in slime's format, replacing the file at once. Raises UserError if they hold more than plain values:
+    numbers, text, lists, mappings, tensors."""
+    path = _path(pattern, rollout_id)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"rollout_id": rollout_id, "samples": [sample.to_dict() for sample in samples]}, partial)
+        torch.load(partial, weights_only=True)
+        os.replace(partial, path)
+    except (OSError, RuntimeError, TypeError, AttributeError, pickle.PickleError) as error:
+        partial.unlink(missing_ok=True)
+        raise UserError(f"--save-debug-rollout-data {path}: {_line(error)}") from error
+
+
+def load_samples(pattern: str, rollout_id: int) -> list[Sample]:
+    """Read what save_samples wrote; plain values only, no code is run. Raises UserError if the file can't be used."""
+    path = _path(pattern, rollout_id)
+    try:
+        content = torch.load(path, weights_only=True)
+        return [Sample.from_dict(sample) for sample in content["samples"]]
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.PickleError) as error:
+        raise UserError(f"--load-debug-rollout-data {path}: {_line(error)}") from error
+
+
+def _path(pattern: str, rollout_id: int) -> Path:
+    return Path(pattern.replace("{rollout_id}", str(rollout_id)))
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,22 @@
+"""From the rewards that samples got to those that training uses."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fsdp_backend.objective.group_baseline import group_normalized_rewards
+from slime.utils.types import Sample
+
+GROUP_ESTIMATORS = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
+"""Those whose baseline is the mean of the responses to the same prompt."""
+
+
+def shaped_rewards(args: Any, samples: Sequence[Sample]) -> list[float]:
+    """One a sample: normalised among the samples of its group_index where --advantage-estimator asks for it, else as it is."""
+    rewards = [sample.get_reward_value(args) for sample in samples]
+    if args.advantage_estimator not in GROUP_ESTIMATORS or not args.rewards_normalization:
+        return rewards
+    by_deviation = args.grpo_std_normalization and args.advantage_estimator != "reinforce_plus_plus_baseline"
+    groups = torch.tensor([sample.group_index for sample in samples])
+    return group_normalized_rewards(torch.tensor(rewards, dtype=torch.float64), groups, by_deviation).tolist()
