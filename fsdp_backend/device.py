@@ -60,9 +60,10 @@ def accelerator_count() -> int:
 
 
 def share_cpu(processes: int) -> None:
-    """Give this process its share of the machine's cores, where `processes` of them compute at once on the CPU."""
+    """Give this process its share of the cores it may run on, where `processes` of them compute at once on the CPU."""
     if not torch.accelerator.is_available():
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        torch.set_num_threads(max(1, cores // processes))
 
 
 def total_memory() -> int:

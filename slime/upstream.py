@@ -22,8 +22,8 @@ def hand_over(words: Sequence[str]) -> None:
     passes = _value(words, "--critic-update-steps")
     if passes not in (None, "1"):
         raise UserError(
-            f"--critic-update-steps {passes} needs --train-backend fsdp: slime's Megatron backend trains actor and critic by one "
-            "schedule, one pass each"
+            f"--critic-update-steps {passes} needs --train-backend fsdp: slime's Megatron backend trains actor and critic by "
+            "one schedule, one pass each"
         )
     folder = os.environ.get("SLIME_UPSTREAM")
     if not folder:

@@ -93,20 +93,20 @@ def _card(card: Card) -> str:
 def _figure(panel: Panel, image: bytes) -> str:
     # An image of its own keeps the ids of one SVG from meeting those of another.
     source = "data:image/svg+xml;base64," + base64.b64encode(image).decode("ascii")
-    legend = "".join(_legend_entry(series, panel.stacked) for series in panel.series)
+    legend = "".join(_legend_entry(series, panel.kind != "lines") for series in panel.series)
     return (
         f"<figure>\n<h2>{escape(panel.title)}<span>{escape(panel.unit)}</span></h2>\n"
         f'<ul class="legend">{legend}</ul>\n<img alt="{escape(_alt_text(panel))}" src="{source}">\n</figure>\n'
     )
 
 
-def _legend_entry(series: Series, stacked: bool) -> str:
-    if stacked:
+def _legend_entry(series: Series, block: bool) -> str:
+    if block:
         swatch = f'<i class="block" style="background:{series.color}"></i>'
     else:
         kind = ' class="dashed"' if series.dashed else ""
         swatch = f'<i{kind} style="border-color:{series.color}"></i>'
-    number = fmean(series.values) if stacked else series.known[-1]
+    number = fmean(series.values) if block else series.known[-1]
     return f"<li>{swatch}{escape(series.label)} <b>{format_number(number)}</b></li>"
 
 

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from slime.observability import names
+from slime.observability.timeline import LANES, Span, last_rollouts
 from slime.observability.writers import ROLLOUT_KEY
 
 Row = dict[str, float]
@@ -38,11 +40,13 @@ class PanelSpec:
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a panel; a NaN in `values` is a gap."""
+    """One line of a panel; a NaN in `values` is a gap. In a timeline, one phase's spans."""
 
     label: str
-    rollouts: list[float]
+    x: list[float]
+    """Rollout numbers; in a timeline, the seconds at which spans begin."""
     values: list[float]
+    """What is drawn there; in a timeline, how long the spans last."""
     color: str
     dashed: bool = False
     sparse: bool = False
@@ -55,13 +59,13 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel with data; `stacked` panels are drawn as bars on top of each other."""
+    """A panel with data: lines, bars on top of each other, or spans of time."""
 
     title: str
     unit: str
     series: list[Series] = field(default_factory=list)
     floor: float | None = None
-    stacked: bool = False
+    kind: Literal["lines", "stack", "timeline"] = "lines"
 
 
 PANELS: tuple[PanelSpec, ...] = (
@@ -146,12 +150,15 @@ PANELS: tuple[PanelSpec, ...] = (
 )
 
 TIME_TITLE = "Time by phase"
+TIMELINE_TITLE = "Timeline of the last rollouts"
+_TIMELINE_ROLLOUTS = 3
 
 
-def build_panels(rows: Sequence[Row]) -> list[Panel]:
+def build_panels(rows: Sequence[Row], spans: Sequence[Span] = ()) -> list[Panel]:
     """Return the panels that have data, in the order of the report."""
     panels = [Panel(spec.title, spec.unit, _lines(spec, rows), spec.floor) for spec in PANELS]
-    panels.append(Panel(TIME_TITLE, "seconds per rollout, and their mean", _phases(rows), stacked=True))
+    panels.append(Panel(TIME_TITLE, "seconds per rollout, and their mean", _phases(rows), kind="stack"))
+    panels.append(Panel(TIMELINE_TITLE, "seconds, and mean length of a span", _spans(spans), kind="timeline"))
     return [panel for panel in panels if panel.series]
 
 
@@ -197,6 +204,19 @@ def _phases(rows: Sequence[Row]) -> list[Series]:
         rest = [max(0.0, left - value) for left, value in zip(rest, values, strict=True)]
     if any(rest):
         series.append(Series("everything else", rollouts, rest, _REST_COLOR))
+    return series
+
+
+def _spans(spans: Sequence[Span]) -> list[Series]:
+    """Return each phase that is somebody's work, in the last few rollouts; time 0 is where they begin."""
+    shown = last_rollouts(spans, _TIMELINE_ROLLOUTS)
+    series: list[Series] = []
+    for phase in (phase for lane in LANES.values() for phase in lane):
+        of_phase = [span for span in shown if span.phase == phase]
+        if of_phase:
+            begins = [span.started - shown[0].started for span in of_phase]
+            lengths = [span.ended - span.started for span in of_phase]
+            series.append(Series(phase.replace("_", " "), begins, lengths, _AREA_COLORS[len(series) % len(_AREA_COLORS)]))
     return series
 
 

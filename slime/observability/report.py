@@ -7,11 +7,12 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedFormatter, FuncFormatter, MaxNLocator, NullFormatter
 
 from slime.observability.key_numbers import key_numbers
 from slime.observability.page import render_page
 from slime.observability.panels import Panel, Row, build_panels
+from slime.observability.timeline import LANES, read_timeline
 from slime.observability.writers import ROLLOUT_KEY, read_metrics
 
 _INK = "#64748b"
@@ -32,7 +33,7 @@ def write_report(run_dir: Path) -> Path:
     rows = _read_rows(run_dir / "metrics.jsonl")
     config_path = run_dir / "config.yaml"
     config = config_path.read_text(encoding="utf-8", errors="replace") if config_path.exists() else ""
-    panels = build_panels(rows)
+    panels = build_panels(rows, read_timeline(run_dir / "timeline.jsonl"))
     span = (rows[0][ROLLOUT_KEY], rows[-1][ROLLOUT_KEY])
     # With an odd number of panels, the page gives the last one a row of its own.
     last_width = _FULL_WIDTH if len(panels) % 2 else _WIDTH
@@ -49,8 +50,10 @@ def draw(panel: Panel, span: tuple[float, float], width: float = _WIDTH) -> byte
         figure = Figure(figsize=(width, _HEIGHT), layout="constrained")
         axes = figure.add_subplot()
         _style(axes, span)
-        if panel.stacked:
+        if panel.kind == "stack":
             _draw_stack(axes, panel)
+        elif panel.kind == "timeline":
+            _draw_timeline(axes, panel)
         else:
             _draw_lines(axes, panel)
         image = BytesIO()
@@ -100,7 +103,7 @@ def _style_ticks(axes: Axes) -> None:
 def _draw_lines(axes: Axes, panel: Panel) -> None:
     for series in panel.series:
         axes.plot(
-            series.rollouts,
+            series.x,
             series.values,
             color=series.color,
             linewidth=1.7 if len(series.values) <= _MAX_THICK else 1.1,
@@ -120,7 +123,7 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_stack(axes: Axes, panel: Panel) -> None:
-    rollouts = panel.series[0].rollouts
+    rollouts = panel.series[0].x
     edges = [rollout - 0.5 for rollout in rollouts] + [rollouts[-1] + 0.5]
     base = [0.0] * len(rollouts)
     for series in panel.series:
@@ -128,3 +131,21 @@ def _draw_stack(axes: Axes, panel: Panel) -> None:
         axes.stairs(top, edges, baseline=base, fill=True, color=series.color, linewidth=0)
         base = top
     axes.set_ylim(bottom=0)
+
+
+def _draw_timeline(axes: Axes, panel: Panel) -> None:
+    """A row for each who works, the first on top."""
+    lanes = list(LANES)[::-1]
+    for series in panel.series:
+        row = next(lanes.index(lane) for lane, phases in LANES.items() if series.label.replace(" ", "_") in phases)
+        spans = list(zip(series.x, series.values, strict=True))
+        axes.broken_barh(spans, (row - 0.36, 0.72), color=series.color, linewidth=0)
+    axes.set_yticks(range(len(lanes)), lanes)
+    axes.set_ylim(-0.6, len(lanes) - 0.4)
+    axes.set_xlim(
+        0, max(begin + length for series in panel.series for begin, length in zip(series.x, series.values, strict=True))
+    )
+    axes.set_xlabel("seconds", color=_INK, fontsize=9.5)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8))
+    axes.yaxis.set_major_formatter(FixedFormatter(lanes))

@@ -1,6 +1,7 @@
 """When each phase of a run began and ended: a JSON Lines file, one span a line."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def read_timeline(path: Path) -> list[Span]:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
 
 
-def last_rollouts(spans: list[Span], count: int) -> list[Span]:
+def last_rollouts(spans: Sequence[Span], count: int) -> list[Span]:
     """The spans from the beginning of the last `count` generations on, in order, cut off at that beginning."""
     begins = sorted(span.started for span in spans if span.phase == "generate")
     if not begins:

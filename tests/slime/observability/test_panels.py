@@ -18,7 +18,7 @@ def test_every_drawn_metric_is_declared() -> None:
 def test_a_metric_written_now_and_then_has_points_only_there() -> None:
     rows: list[Row] = [{"rollout": 0, "eval/a/reward": 0.1}, {"rollout": 1}, {"rollout": 2, "eval/a/reward": 0.3}]
     (series,) = panel_of("Reward", rows).series
-    assert (series.label, series.rollouts, series.values) == ("eval a", [0, 2], [0.1, 0.3])
+    assert (series.label, series.x, series.values) == ("eval a", [0, 2], [0.1, 0.3])
 
 
 def test_passes_are_in_the_order_of_their_numbers() -> None:
