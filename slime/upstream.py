@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from slime.arguments.errors import UserError
@@ -39,7 +40,7 @@ def hand_over(words: Sequence[str]) -> None:
 def _value(words: Sequence[str], flag: str) -> str | None:
     """What the last occurrence of a flag sets, as `--flag value` or `--flag=value`."""
     found = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") == flag:
             found = value if equals else following

@@ -33,7 +33,7 @@ class Arm:
     @property
     def label(self) -> str:
         """In the picture."""
-        return f"K = {self.k}" + ("" if self.critic_lr == CRITIC_LR else f", critic's rate × {self.critic_lr / CRITIC_LR:g}")
+        return f"K = {self.k}" + ("" if self.critic_lr == CRITIC_LR else f", critic's rate x {self.critic_lr / CRITIC_LR:g}")
 
 
 ARMS = (

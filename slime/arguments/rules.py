@@ -80,16 +80,17 @@ def _batch_sizes_divide(config: RunConfig) -> None:
         whole, samples = samples, samples - max(1, int(held_out * samples))
         rollout = f"the {samples} of {whole} samples that --critic-holdout-fraction {held_out} leaves to train on"
     if config.ppo.uses_critic:
-        _steps_divide("--critic-", config.critic, samples, rollout)
+        sizes = [(role.global_batch_size, role.num_steps_per_rollout) for role in (config.actor, config.critic)]
+        _steps_divide("--critic-", config.critic, samples, rollout, " (as the actor's)" if sizes[0] == sizes[1] else "")
 
 
-def _steps_divide(prefix: str, role: RoleConfig, samples: int, rollout: str) -> None:
+def _steps_divide(prefix: str, role: RoleConfig, samples: int, rollout: str, note: str = "") -> None:
     if samples < 1:
         raise UserError(f"nothing is left to train the critic on: {rollout}")
     size, steps = role.global_batch_size, role.num_steps_per_rollout
     for flag, number in ((f"{prefix}global-batch-size", size), (f"{prefix}num-steps-per-rollout", steps)):
         if number is not None and samples % number:
-            raise UserError(f"{flag} {number} does not divide {rollout}")
+            raise UserError(f"{flag} {number}{note} does not divide {rollout}")
     if size is not None and steps is not None and size * steps != samples:
         raise UserError(
             f"{prefix}global-batch-size {size} and {prefix}num-steps-per-rollout {steps} contradict each other: "

@@ -1,5 +1,6 @@
 """Samples of a rollout on disk: written by one run, trained on by another that generates nothing."""
 
+import contextlib
 import os
 import pickle
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ def save_samples(pattern: str, rollout_id: int, samples: Sequence[Sample]) -> No
         torch.load(partial, weights_only=True)
         os.replace(partial, path)
     except (OSError, RuntimeError, TypeError, AttributeError, pickle.PickleError) as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise UserError(f"--save-debug-rollout-data {path}: {_line(error)}") from error
 
 
@@ -32,7 +34,7 @@ def load_samples(pattern: str, rollout_id: int) -> list[Sample]:
     try:
         content = torch.load(path, weights_only=True)
         return [Sample.from_dict(sample) for sample in content["samples"]]
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.PickleError) as error:
+    except (OSError, RuntimeError, LookupError, AttributeError, TypeError, ValueError, EOFError, pickle.PickleError) as error:
         raise UserError(f"--load-debug-rollout-data {path}: {_line(error)}") from error
 
 

@@ -35,14 +35,15 @@ def _correction(function: Callable[..., Any], args: Any, path: str) -> Correctio
             total_lengths=view.total_lengths,
             response_lengths=view.response_lengths,
         )
-        for name, value in [("the loss", corrected), ("masks", torch.cat(list(masks))), *metrics.items()]:
-            if value.numel() != sum(view.response_lengths):
+        mask = torch.cat(list(masks))
+        for name, value in [("the loss", corrected), ("masks", mask), *metrics.items()]:
+            size, wanted = torch.as_tensor(value).numel(), sum(view.response_lengths)
+            if size != wanted:
                 raise ValueError(
-                    f"custom_tis_function_path {path} returned {value.numel()} entries of {name} for "
-                    f"{sum(view.response_lengths)} response tokens"
+                    f"custom_tis_function_path {path} returned {size} entries of {name} for {wanted} response tokens"
                 )
-        kept = {f"custom_tis/{name}": view.trainable(value.to(loss)) for name, value in metrics.items()}
-        return view.trainable(corrected * torch.cat(list(masks)).to(loss)), kept
+        kept = {f"custom_tis/{name}": view.trainable(torch.as_tensor(value).to(loss)) for name, value in metrics.items()}
+        return view.trainable(corrected * mask.to(loss)), kept
 
     return correct
 
