@@ -35,8 +35,7 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
             with log.phase("generate"):
                 batch, rollout_metrics = rollouts.generate(rollout_id)
             previous, unfinished = unfinished, None
-            with log.phase("critic_wait"):
-                finish(previous, log)
+            finish(previous, log)
             batch = with_old_policy_columns(batch, cluster, config, log, rollout_id)
             critic_update = None if cluster.critic is None else cluster.critic.start_update(batch, rollout_id)
             if config.ppo.trains_actor(rollout_id):
@@ -119,7 +118,8 @@ def finish(rollout: Unfinished | None, log: RunLog) -> None:
         return
     metrics = rollout.metrics
     if rollout.critic is not None:
-        trained = rollout.critic.result()
+        with log.phase("critic_wait"):
+            trained = rollout.critic.result()
         log.add_span("critic_update", trained.started, trained.ended)
         metrics = metrics | trained.metrics | {"time/critic_update": trained.ended - trained.started}
     log.write(rollout.rollout_id, metrics, rollout.tokens)

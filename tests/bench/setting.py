@@ -1,6 +1,6 @@
 """What is measured: a model with random weights, and a batch whose lengths are mixed as those of real rollouts are."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -62,8 +62,16 @@ class Setting:
     gemm_sizes: tuple[int, ...] = (1024, 2048, 4096)
     head_sizes: dict[str, Any] = field(default_factory=dict)
     """In place of the constants of these names in `head`."""
+    small_shape: Shape = Shape(256, 768, 6, 4, 2, 64, 8_000)
+    """For benchmarks of a whole run."""
+    generation_seconds: float = 6.0
+    """How long generation takes there."""
     rounds: int = 3
     seed: int = 0
+
+    def small(self, checkpoint: str) -> "Setting":
+        """The same with the small model, in another folder."""
+        return replace(self, checkpoint=checkpoint, shape=self.small_shape)
 
 
 def quick(checkpoint: str, threads: int) -> Setting:
@@ -78,6 +86,8 @@ def quick(checkpoint: str, threads: int) -> Setting:
         tokens_per_micro_batch=32,
         trl_micro_batches=(2,),
         gemm_sizes=(64,),
+        small_shape=Shape(32, 64, 2, 4, 2, 8, 128),
+        generation_seconds=0.1,
         head_sizes={"VOCABULARY": 64, "WIDTH": 8, "TIMED_TOKENS": 16, "FULL_TOKENS": 32, "ROUNDS": 1},
         rounds=1,
     )

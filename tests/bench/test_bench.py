@@ -20,6 +20,7 @@ ROWS = {
     ],
     "scaling": ["time(2n) / time(n)", "2 ranks / 1 rank, speed-up"],
     "critic-passes": ["K → K + 1 / forward + backward"],
+    "overlap": ["rollout with K = 2 / K = 1, critic apart"],
     "reduction": ["deferred / immediate gradient reduction"],
     "head": ["head time / materialised", "head memory / materialised logits"],
 }

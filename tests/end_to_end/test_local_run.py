@@ -180,3 +180,79 @@ def test_a_critic_can_start_from_an_earlier_critic(inputs: Path, finished: Path,
     assert before.keys() == after.keys()
     for name, tensor in before.items():
         assert np.array_equal(tensor, after[name])
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    return (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+
+
+def test_rollouts_for_the_critic_alone_leave_actor_and_engine_as_they_were(inputs: Path, tmp_path: Path) -> None:
+    flags = [
+        "--num-critic-only-steps",
+        "2",
+        "--save-interval",
+        "2",
+        "--critic-holdout-fraction",
+        "0.5",
+        "--lr-warmup-iters",
+        "1",
+    ]
+    assert run(ppo_flags(inputs, tmp_path / "run", *flags)) == 0
+    first, second, last = metrics_of(tmp_path / "run")
+    for row in (first, second):
+        assert not [name for name in row if name.startswith("train/") and not name.startswith("train/critic-")]
+        assert "time/update_weights" not in row
+    assert (first["train/critic-lr"], second["train/critic-lr"], last["train/critic-lr"]) == (0.0, 3e-3, 3e-3)
+    assert last["train/lr"] == 0.0
+    assert "train/critic-pass_2/holdout_explained_variance_after" in last
+    before = load_file(inputs / "model" / "model.safetensors")
+    for name, tensor in load_file(tmp_path / "run" / "checkpoints" / "rollout_1" / "actor" / "model.safetensors").items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_critic_is_pretrained_alone_generated_or_from_disk_and_loaded_again(inputs: Path, tmp_path: Path) -> None:
+    alone = ["--num-critic-only-steps", "3", "--critic-lambd", "1"]
+    dumps = str(tmp_path / "dump_{rollout_id}.pt")
+    assert run(ppo_flags(inputs, tmp_path / "generated", *alone, "--save-debug-rollout-data", dumps)) == 0
+    replay = [word for word in ppo_flags(inputs, tmp_path / "replayed", *alone, "--load-debug-rollout-data", dumps)]
+    for flag in ("--prompt-data", "--custom-rm-path"):
+        del replay[replay.index(flag) : replay.index(flag) + 2]
+    assert run(replay) == 0
+    generated, replayed = (tmp_path / name / "checkpoints" / "latest" for name in ("generated", "replayed"))
+    assert untimed(metrics_of(tmp_path / "generated")) == untimed(metrics_of(tmp_path / "replayed"))
+    assert same_weights(generated / "critic", replayed / "critic")
+    assert not (generated / "actor").exists()
+    flags = ["--num-rollout", "1", "--critic-lr", "0", "--critic-load", str(generated / "critic")]
+    assert run(ppo_flags(inputs, tmp_path / "run", *flags)) == 0
+    assert same_weights(tmp_path / "run" / "checkpoints" / "latest" / "critic", generated / "critic")
+
+
+def test_critic_load_refuses_a_model_without_a_value_head(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(ppo_flags(inputs, tmp_path / "run", "--critic-load", str(inputs / "model"))) == 2
+    assert "has no value head" in capsys.readouterr().err.splitlines()[-1]
+
+
+ESTIMATORS = ["grpo", "gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_one_flag_takes_a_run_from_the_critic_to_another_estimator(
+    estimator: str, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(ppo_flags(inputs, tmp_path / "run", "--advantage-estimator", estimator)) == 0
+    printed = capsys.readouterr().out
+    assert f"--critic-update-steps, --critic-lr set aside: --advantage-estimator {estimator} has no critic" in printed
+    for row in metrics_of(tmp_path / "run"):
+        assert row["train/num_steps"] == 2
+        assert not [name for name in row if "critic" in name and row[name]]
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints" / "latest").iterdir()) == ["actor"]
+
+
+def test_a_group_estimator_learns_the_simple_preference_too(inputs: Path, tmp_path: Path) -> None:
+    flags = ["--num-rollout", "20", "--rollout-batch-size", "8", "--n-samples-per-prompt", "8", "--lr", "5e-3"]
+    flags += ["--global-batch-size", "32", "--use-dynamic-batch-size", "--max-tokens-per-gpu", "1024", "--use-tis"]
+    assert run(ppo_flags(inputs, tmp_path / "run", "--advantage-estimator", "grpo", *flags)) == 0
+    rewards = [row["rollout/reward"] for row in metrics_of(tmp_path / "run")]
+    assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.3

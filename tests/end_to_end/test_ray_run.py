@@ -1,18 +1,21 @@
 """A whole run under Ray, with several processes for every role."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from tests.end_to_end.runs import make_inputs, metrics_of, ppo_flags, run
+from slime.backends.fsdp_utils.group import TrainGroup
+from slime.observability.timeline import Span, read_timeline
+from tests.end_to_end.runs import make_inputs, metrics_of, ppo_flags, run, untimed
 
-SIZES = ["--actor-num-gpus-per-node", "2", "--critic-num-gpus-per-node", "2", "--rollout-num-gpus", "2"]
+SIZES = ["--actor-num-gpus-per-node", "2", "--critic-num-gpus-per-node", "3", "--rollout-num-gpus", "2"]
 
 
 @pytest.mark.slow
-def test_two_ranks_a_role_and_two_engines_train_as_one_process_does(tmp_path: Path) -> None:
+def test_two_ranks_and_three_and_two_engines_train_as_one_process_does(tmp_path: Path) -> None:
     inputs = make_inputs(tmp_path)
     for name, flags in (("local", []), ("ray", ["--launcher", "ray", *SIZES])):
         assert run(ppo_flags(inputs, tmp_path / name, "--adam-eps", "1e-3", *flags)) == 0
@@ -26,3 +29,37 @@ def test_two_ranks_a_role_and_two_engines_train_as_one_process_does(tmp_path: Pa
         assert want.keys() == got.keys()
         for name, tensor in want.items():
             np.testing.assert_allclose(got[name], tensor, atol=1e-5, err_msg=name)
+
+
+def overlapping(spans: list[Span], phase: str, others: tuple[str, ...]) -> float:
+    """Seconds that `phase` ran beside any of the others."""
+    mine = [span for span in spans if span.phase == phase]
+    return sum(max(0.0, min(a.ended, b.ended) - max(a.started, b.started)) for a in mine for b in spans if b.phase in others)
+
+
+@pytest.mark.slow
+def test_the_critics_passes_run_beside_everything_else_and_change_nothing_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, beside = make_inputs(tmp_path), ("actor_update", "update_weights", "generate")
+    flags = ["--launcher", "ray", "--critic-update-steps", "6"]
+    assert run(ppo_flags(inputs, tmp_path / "overlapped", *flags)) == 0
+    start = TrainGroup.start_update
+
+    def start_and_wait(self: TrainGroup, *args: Any) -> Any:
+        pending = start(self, *args)
+        pending.result()
+        return pending
+
+    monkeypatch.setattr(TrainGroup, "start_update", start_and_wait)
+    assert run(ppo_flags(inputs, tmp_path / "waiting", *flags)) == 0
+    assert untimed(metrics_of(tmp_path / "overlapped")) == untimed(metrics_of(tmp_path / "waiting"))
+    for role in ("actor", "critic"):
+        one, other = (
+            tmp_path / name / "checkpoints" / "latest" / role / "model.safetensors" for name in ("overlapped", "waiting")
+        )
+        assert one.read_bytes() == other.read_bytes()
+    together = {name: read_timeline(tmp_path / name / "timeline.jsonl") for name in ("overlapped", "waiting")}
+    assert overlapping(together["overlapped"], "critic_update", beside) > 0
+    assert overlapping(together["waiting"], "critic_update", ("update_weights", "generate")) == 0
+    assert "Timeline of the last rollouts" in (tmp_path / "overlapped" / "report.html").read_text()
