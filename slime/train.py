@@ -34,9 +34,10 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
             metrics = evaluate(config, rollouts, log, rollout_id)
             with log.phase("generate"):
                 batch, rollout_metrics = rollouts.generate(rollout_id)
+            batch = with_old_log_probs(batch, cluster, config, log, rollout_id)
             previous, unfinished = unfinished, None
             finish(previous, log)
-            batch = with_old_policy_columns(batch, cluster, config, log, rollout_id)
+            batch = with_old_values(batch, cluster, config, log)
             critic_update = None if cluster.critic is None else cluster.critic.start_update(batch, rollout_id)
             if config.ppo.trains_actor(rollout_id):
                 batch = with_actor_columns(batch, critic_update, cluster, config, log)
@@ -57,19 +58,22 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
         log.write_final_evaluation(final)
 
 
-def with_old_policy_columns(
-    batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog, rollout_id: int
-) -> RolloutBatch:
-    """Add what is fixed before any update: log-probs where they are needed, V_old, and the critic's targets."""
-    if cluster.actor is not None and config.ppo.generates:
-        with log.phase("log_probs"):
-            log_probs, ref_log_probs = cluster.actor.log_probs(batch, rollout_id)
-        batch = batch.with_columns(log_probs=log_probs, ref_log_probs=ref_log_probs)
-    if cluster.critic is not None:
-        with log.phase("values"):
-            batch = batch.with_columns(values=cluster.critic.values(batch))
-        batch = with_returns(batch, config.ppo)
-    return batch
+def with_old_log_probs(batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog, rollout_id: int) -> RolloutBatch:
+    """Add the actor's log-probs from before its update, and the reference model's, where they are needed."""
+    if cluster.actor is None or not config.ppo.generates:
+        return batch
+    with log.phase("log_probs"):
+        log_probs, ref_log_probs = cluster.actor.log_probs(batch, rollout_id)
+    return batch.with_columns(log_probs=log_probs, ref_log_probs=ref_log_probs)
+
+
+def with_old_values(batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog) -> RolloutBatch:
+    """Add V_old and the critic's targets, where there is a critic."""
+    if cluster.critic is None:
+        return batch
+    with log.phase("values"):
+        values = cluster.critic.values(batch)
+    return with_returns(batch.with_columns(values=values), config.ppo)
 
 
 def with_actor_columns(

@@ -140,5 +140,9 @@ def _band(axes: Any, by_seed: dict[int, Curve], arm: Arm) -> None:
     known = [column[~np.isnan(column)] for column in stacked.T]
     low, high = np.array([interval(numbers) for numbers in known]).T
     color = _COLORS.get(arm.label, _CONTROL)
-    axes.plot([numbers.mean() for numbers in known], color=color, label=f"{arm.label} ({len(by_seed)} seeds)")
+    axes.plot(
+        [numbers.mean() if len(numbers) else np.nan for numbers in known],
+        color=color,
+        label=f"{arm.label} ({len(by_seed)} seeds)",
+    )
     axes.fill_between(range(len(known)), low, high, color=color, alpha=0.2, linewidth=0)

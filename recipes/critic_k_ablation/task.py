@@ -13,10 +13,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
-
-from recipes.quickstart.tokenizer import build_tokenizer
+from recipes.quickstart.prepare import make_model
 from slime.utils.types import Sample
 
 LETTERS = "abcdefgh"
@@ -41,33 +38,13 @@ def main() -> None:
     for name, size in SIZES.items():
         rows = [_row(draw) for _ in range(size)]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _make_model(folder / "model")
+    make_model(folder / "model", seed=1, hidden_size=64)
 
 
 def _row(draw: random.Random) -> dict[str, Any]:
     stake, answer = str(draw.choice(STAKES)), "".join(draw.choices(LETTERS, k=LENGTH))
     messages = [{"role": "user", "content": stake}, {"role": "assistant", "content": answer}]
     return {"prompt": stake, "answer": stake, "messages": messages}
-
-
-def _make_model(folder: Path) -> None:
-    torch.manual_seed(1)
-    tokenizer = build_tokenizer()
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 if __name__ == "__main__":

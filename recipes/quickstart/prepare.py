@@ -57,18 +57,18 @@ def with_mistakes(answer: str, draw: random.Random) -> str:
     return "".join(draw.choice(string.ascii_lowercase) if draw.random() < MISTAKES else letter for letter in answer)
 
 
-def make_model(folder: Path, seed: int) -> None:
+def make_model(folder: Path, seed: int, hidden_size: int = 128) -> None:
     """A Qwen3 of two layers with random weights, with its tokenizer."""
     torch.manual_seed(seed)
     tokenizer = build_tokenizer()
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
+        hidden_size=hidden_size,
+        intermediate_size=3 * hidden_size,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=32,
+        head_dim=hidden_size // 4,
         max_position_embeddings=128,
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,

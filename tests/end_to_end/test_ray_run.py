@@ -53,13 +53,20 @@ def test_the_critics_passes_run_beside_everything_else_and_change_nothing_by_it(
 
     monkeypatch.setattr(TrainGroup, "start_update", start_and_wait)
     assert run(ppo_flags(inputs, tmp_path / "waiting", *flags)) == 0
-    assert untimed(metrics_of(tmp_path / "overlapped")) == untimed(metrics_of(tmp_path / "waiting"))
+    one, other = (untimed(metrics_of(tmp_path / name)) for name in ("overlapped", "waiting"))
+    for row in (*one, *other):
+        # The engine's last bits depend on which requests it finds together.
+        del row["train/train_rollout_logprob_abs_diff"]
+    assert one == other
     for role in ("actor", "critic"):
-        one, other = (
+        overlapped, waiting = (
             tmp_path / name / "checkpoints" / "latest" / role / "model.safetensors" for name in ("overlapped", "waiting")
         )
-        assert one.read_bytes() == other.read_bytes()
+        assert overlapped.read_bytes() == waiting.read_bytes()
     together = {name: read_timeline(tmp_path / name / "timeline.jsonl") for name in ("overlapped", "waiting")}
     assert overlapping(together["overlapped"], "critic_update", beside) > 0
     assert overlapping(together["waiting"], "critic_update", ("update_weights", "generate")) == 0
+    drivers = [span.phase for span in together["overlapped"] if span.phase != "critic_update"]
+    # Of a rollout's work before any update, only the values wait for the passes of the rollout before.
+    assert "".join(f"{phase} " for phase in drivers).count("generate log_probs critic_wait values ") == 2
     assert "Timeline of the last rollouts" in (tmp_path / "overlapped" / "report.html").read_text()
