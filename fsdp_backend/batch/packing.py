@@ -38,8 +38,8 @@ class Pack:
     """[R] int64 on the CPU, where each of these tokens stands in the batch's response columns."""
     samples: MicroBatch
     """Positions of the samples in the batch, in the row's order."""
-    sample_of_response: Tensor
-    """[R] int64, which of `samples` each of these tokens belongs to, from 0."""
+    response_lengths: tuple[int, ...]
+    """How many of these tokens each of `samples` has; they stand one sample's after another's."""
     top_p_token_ids: Tensor | None = None
     """[N] int64, the ids that these tokens were sampled from; None: the whole vocabulary."""
     top_p_offsets: Tensor | None = None
@@ -55,7 +55,7 @@ def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device) -> Pack
     if not samples:
         zero, none = torch.zeros(1, 1, dtype=torch.int64, device=device), torch.zeros(0, dtype=torch.int64, device=device)
         starts = torch.tensor([0, 1], dtype=torch.int32, device=device)
-        return Pack(zero, zero, (1,), starts, none, none, torch.zeros(0, dtype=torch.int64), (), none)
+        return Pack(zero, zero, (1,), starts, none, none, torch.zeros(0, dtype=torch.int64), (), ())
     row, positions, predictors, responses = [], [], [], []
     start = 0
     for i in samples:
@@ -82,6 +82,6 @@ def pack(batch: RolloutBatch, samples: MicroBatch, device: torch.device) -> Pack
         targets=input_ids[predict_positions + 1],
         response_index=torch.from_numpy(response_index),
         samples=samples,
-        sample_of_response=torch.from_numpy(np.repeat(np.arange(len(samples)), [len(r) for r in responses])).to(device),
+        response_lengths=tuple(len(r) for r in responses),
         **dict(zip(("top_p_token_ids", "top_p_offsets"), top_p, strict=False)),
     )

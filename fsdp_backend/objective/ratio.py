@@ -1,5 +1,7 @@
 """Probability ratios from log-probs."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,17 +14,16 @@ def probability_ratio(log_ratio: Tensor) -> Tensor:
     return torch.exp(log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
-def sequence_mean(per_token: Tensor, sample: Tensor, samples: int) -> Tensor:
+def sequence_mean(per_token: Tensor, lengths: Sequence[int]) -> Tensor:
     """The mean of each sample's tokens, at every one of them.
 
     Args:
-        per_token: [R] float, of trainable tokens.
-        sample: [R] int64, which sample a token belongs to, from 0.
-        samples: how many there are.
+        per_token: [R] float, of trainable tokens, one sample's after another's.
+        lengths: how many each sample has; 0 is fine.
 
     Returns:
-        [R]; the gradient flows to all tokens of a sample.
+        [R]; the gradient flows to all tokens of a sample. Summed sample by sample: an index_add would not give the same bits
+        twice on an accelerator.
     """
-    totals = per_token.new_zeros(samples).index_add(0, sample, per_token)
-    tokens = per_token.new_zeros(samples).index_add(0, sample, torch.ones_like(per_token))
-    return (totals / tokens.clamp(min=1))[sample]
+    parts = torch.split(per_token, list(lengths)) if len(per_token) else ()
+    return torch.cat([per_token[:0], *(part.mean().expand(len(part)) for part in parts if len(part))])

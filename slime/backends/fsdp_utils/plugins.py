@@ -1,6 +1,6 @@
 """slime's plug-ins that run inside a training process, in the engine's terms."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import numpy as np
@@ -21,29 +21,41 @@ def custom_correction(config: RunConfig) -> Correction | None:
 
 
 def _correction(function: Callable[..., Any], args: Any, path: str) -> Correction:
-    """slime's contract: whole responses, masked tokens included, as lists of a tensor a sample; masks and per-token metrics
-    come back. Denominators stay those of the loss mask, as in slime: a mask that comes back thins the numerator."""
+    """slime's contract: whole responses, masked tokens included, as lists of a tensor a sample; the loss, masks and per-token
+    metrics come back. As in slime, denominators stay those of the loss mask, and a mask that comes back thins the whole loss,
+    entropy and KL included."""
+    reported: Set[str] | None = None
 
-    def correct(loss: Tensor, old: Tensor, rollout: Tensor, pack: Pack, batch: RolloutBatch) -> tuple[Tensor, Metrics]:
+    def correct(
+        loss: Tensor, *, log_probs: Tensor, rollout_log_probs: Tensor, pack: Pack, batch: RolloutBatch
+    ) -> tuple[Tensor, Tensor, Metrics]:
+        nonlocal reported
         view = _Responses(pack, batch)
-        corrected, masks, metrics = function(
+        answer = function(
             args,
             pg_loss=view.whole(loss),
-            train_log_probs=view.split(view.whole(old)),
-            rollout_log_probs=view.split(view.whole(rollout)),
+            train_log_probs=view.split(view.whole(log_probs)),
+            rollout_log_probs=view.split(view.whole(rollout_log_probs)),
             loss_masks=view.split(view.whole(torch.ones_like(loss))),
             total_lengths=view.total_lengths,
             response_lengths=view.response_lengths,
         )
-        mask = torch.cat(list(masks))
-        for name, value in [("the loss", corrected), ("masks", mask), *metrics.items()]:
-            size, wanted = torch.as_tensor(value).numel(), sum(view.response_lengths)
-            if size != wanted:
-                raise ValueError(
-                    f"custom_tis_function_path {path} returned {size} entries of {name} for {wanted} response tokens"
-                )
-        kept = {f"custom_tis/{name}": view.trainable(torch.as_tensor(value).to(loss)) for name, value in metrics.items()}
-        return view.trainable(corrected * mask.to(loss)), kept
+        try:
+            corrected, masks, metrics = answer
+            mask, named = torch.cat(list(masks)), {name: torch.as_tensor(value) for name, value in metrics.items()}
+        except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"custom_tis_function_path {path} must return (loss, list of masks, dict of metrics): {error}"
+            ) from error
+        for name, value in {"the loss": corrected, "masks": mask, **named}.items():
+            if value.numel() != sum(view.response_lengths):
+                wanted = f"{sum(view.response_lengths)} response tokens"
+                raise ValueError(f"custom_tis_function_path {path} returned {value.numel()} entries of {name} for {wanted}")
+        reported = named.keys() if reported is None else reported
+        if reported != named.keys():
+            raise ValueError(f"custom_tis_function_path {path} must report the same metrics every time, got {sorted(named)}")
+        kept = {f"custom_tis/{name}": view.trainable(value.to(loss)) for name, value in named.items()}
+        return view.trainable(corrected), view.trainable(mask.to(loss)), kept
 
     return correct
 

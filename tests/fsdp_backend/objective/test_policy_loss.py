@@ -64,7 +64,7 @@ def test_gradient_agrees_with_finite_differences(eps_clip_c: float | None) -> No
 @pytest.mark.parametrize("case", [trainable_only(case) for case in cases("04_gspo")], ids=str)
 def test_of_a_sequence_mean_the_policy_loss_is_gspo(case: Case, dtype: torch.dtype) -> None:
     log_probs, sample = case.tensor("log_probs", dtype).requires_grad_(), sample_of(case, "log_probs")
-    log_ratio = sequence_mean(log_probs - case.tensor("old_log_probs", dtype), sample, len(case.inputs["log_probs"]))
+    log_ratio = sequence_mean(log_probs - case.tensor("old_log_probs", dtype), [len(row) for row in case.inputs["log_probs"]])
     loss, clipped = policy_loss(log_ratio, case.tensor("advantages", dtype), **case.params)
     total = (loss / sample.bincount()[sample]).sum()
     (gradient,) = torch.autograd.grad(total, log_probs)
@@ -139,8 +139,7 @@ def test_the_gradient_of_double_sided_agrees_with_finite_differences_off_the_bou
 def gspo(log_ratio: Tensor, advantages: Tensor) -> Tensor:
     """Each of these tokens in a sample with a moderate one."""
     pairs = torch.stack([log_ratio, torch.full_like(log_ratio, 0.5)], 1).flatten()
-    sample = torch.arange(len(log_ratio)).repeat_interleave(2)
-    return policy_loss(sequence_mean(pairs, sample, len(log_ratio)), advantages.repeat_interleave(2), 0.2, 0.3, 3.0)[0]
+    return policy_loss(sequence_mean(pairs, [2] * len(log_ratio)), advantages.repeat_interleave(2), 0.2, 0.3, 3.0)[0]
 
 
 EXTREME_LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

@@ -49,3 +49,17 @@ def missing_mask(args: Any, *, pg_loss: Tensor, loss_masks: list[Tensor], **kwar
 
 def averaged_metric(args: Any, *, pg_loss: Tensor, loss_masks: list[Tensor], **kwargs: Any) -> Corrected:
     return pg_loss, loss_masks, {"mean": pg_loss.mean()}
+
+
+def returns_no_mask(args: Any, *, pg_loss: Tensor, **kwargs: Any) -> Any:
+    return pg_loss, None, {}
+
+
+def returns_metrics_in_a_list(args: Any, *, pg_loss: Tensor, loss_masks: list[Tensor], **kwargs: Any) -> Any:
+    return pg_loss, loss_masks, [pg_loss]
+
+
+def reports_now_and_then(args: Any, *, pg_loss: Tensor, loss_masks: list[Tensor], **kwargs: Any) -> Corrected:
+    """At every other call."""
+    calls.append(((), {}))
+    return pg_loss, loss_masks, {"loss": pg_loss} if len(calls) % 2 else {}

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fsdp_backend.batch.columns import RolloutBatch
-from fsdp_backend.batch.packing import pack
-from fsdp_backend.training.actor_loss import Correction, actor_loss
+from fsdp_backend.batch.packing import Pack, pack
+from fsdp_backend.training.actor_loss import Correction, Metrics, actor_loss
 from slime.arguments.run_config import RunConfig
 from slime.backends.fsdp_utils.plugins import custom_correction
 from tests.slime.backends.fsdp_utils import corrections
@@ -41,6 +41,14 @@ def correction(model: Path, name: str, *flags: str) -> Correction:
     return made
 
 
+def corrected(made: Correction, loss: Tensor, packed: Pack = PACK) -> tuple[Tensor, Tensor, Metrics]:
+    """What a correction makes of a loss, its mask and its metrics."""
+    old, rollout = (column[: len(loss)] for column in (OLD, ROLLOUT))
+    answer, kept, metrics = made(loss, log_probs=old, rollout_log_probs=rollout, pack=packed, batch=BATCH)
+    assert kept is not None
+    return answer, kept, metrics
+
+
 def lists(tensors: list[Tensor]) -> list[list[float]]:
     return [tensor.tolist() for tensor in tensors]
 
@@ -51,7 +59,7 @@ def test_without_a_path_there_is_no_correction_of_ones_own(model: Path) -> None:
 
 def test_the_function_gets_whole_responses_sample_by_sample_by_slimes_names(model: Path) -> None:
     corrections.calls.clear()
-    loss, metrics = correction(model, "records", "--tis-clip", "3")(LOSS, OLD, ROLLOUT, PACK, BATCH)
+    loss, kept, metrics = corrected(correction(model, "records", "--tis-clip", "3"), LOSS)
     ((args,), given) = corrections.calls.pop()
     assert (args.tis_clip, args.use_tis, args.hf_checkpoint) == (3.0, True, str(model))
     assert given.pop("pg_loss").tolist() == [0, 10, 20, 0, 0, 0, 30, 0, 40]
@@ -59,12 +67,13 @@ def test_the_function_gets_whole_responses_sample_by_sample_by_slimes_names(mode
     assert lists(given.pop("rollout_log_probs")) == [[0, -5, -6, 0], [0, 0], [-7, 0, -8]]
     assert lists(given.pop("loss_masks")) == [[0, 1, 1, 0], [0, 0], [1, 0, 1]]
     assert given == {"total_lengths": [5, 5, 5], "response_lengths": [4, 2, 3]}
-    assert (loss.tolist(), metrics) == (LOSS.tolist(), {})
+    assert (loss.tolist(), kept.tolist(), metrics) == (LOSS.tolist(), [1, 1, 1, 1], {})
 
 
 def test_weights_masks_and_metrics_act_on_the_tokens_they_were_made_for(model: Path) -> None:
     trained = LOSS.clone().requires_grad_()
-    loss, metrics = correction(model, "numbered")(trained, OLD, ROLLOUT, PACK, BATCH)
+    loss, kept, metrics = corrected(correction(model, "numbered"), trained)
+    loss = loss * kept
     assert loss.tolist() == [10 * 1, 20 * 2, 30 * 6, 0]
     assert (list(metrics), metrics["custom_tis/place"].tolist()) == (["custom_tis/place"], [1, 2, 6, 8])
     loss.sum().backward()  # type: ignore[no-untyped-call]
@@ -74,7 +83,7 @@ def test_weights_masks_and_metrics_act_on_the_tokens_they_were_made_for(model: P
 
 def test_an_empty_pack_knows_the_metrics_names_and_holds_nothing(model: Path) -> None:
     none = torch.zeros(0, requires_grad=True)
-    loss, metrics = correction(model, "vanilla")(none, none.detach(), none.detach(), pack(BATCH, (), CPU), BATCH)
+    loss, _, metrics = corrected(correction(model, "vanilla"), none, pack(BATCH, (), CPU))
     assert (loss.shape, loss.requires_grad) == ((0,), True)
     assert {name: len(value) for name, value in metrics.items()} == {
         "custom_tis/tis": 0,
@@ -93,7 +102,35 @@ def test_an_empty_pack_knows_the_metrics_names_and_holds_nothing(model: Path) ->
 )
 def test_what_has_another_size_than_the_responses_is_named(model: Path, name: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^custom_tis_function_path {CORRECTIONS}.{name} returned {message}$"):
-        correction(model, name)(LOSS, OLD, ROLLOUT, PACK, BATCH)
+        corrected(correction(model, name), LOSS)
+
+
+@pytest.mark.parametrize("name", ["returns_no_mask", "returns_metrics_in_a_list"])
+def test_an_answer_of_another_form_names_the_function(model: Path, name: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^custom_tis_function_path {CORRECTIONS}.{name} must return \(loss, list of masks, dict"
+    ):
+        corrected(correction(model, name), LOSS)
+
+
+def test_metrics_that_come_and_go_are_refused_since_ranks_would_differ(model: Path) -> None:
+    corrections.calls.clear()
+    made = correction(model, "reports_now_and_then")
+    corrected(made, LOSS)
+    with pytest.raises(ValueError, match=r"must report the same metrics every time, got \[\]$"):
+        corrected(made, LOSS)
+
+
+def test_a_mask_that_comes_back_thins_the_whole_loss(model: Path) -> None:
+    ppo = run_config(model, "numbered", "--entropy-coef", "1").ppo
+    columns = dict.fromkeys(("log_probs", "rollout_log_probs", "advantages"), np.ones(9, dtype=np.float32))
+    packed = pack(BATCH, (2, 1, 0), CPU)
+    loss, _ = actor_loss(
+        ppo, torch.ones(4), torch.ones(4), packed, BATCH.with_columns(**columns), correction(model, "numbered")
+    )
+    # The last token is masked: neither its advantage nor its entropy counts.
+    assert loss.tolist()[3] == 0
+    assert 0 not in loss.tolist()[:3]
 
 
 def test_truncated_importance_sampling_written_as_a_function_is_the_built_in_one_bit_for_bit(model: Path) -> None:
