@@ -8,6 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+GROUP_ESTIMATORS = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
+"""Advantage estimators whose baseline is the mean reward of the responses to the same prompt."""
+
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
@@ -138,14 +141,11 @@ class PPOConfig:
     """Whose values the actor's advantages are made of: the critic's before its update, or after it, as in the SAO paper.
     Before: actor and critic train at the same time. After: the actor waits for the critic."""
     critic_holdout_fraction: float = 0.0
-    """Share of a rollout that the critic does not train on, but is measured on after each pass: learning or memorising? It is
-    drawn anew in each rollout. The actor trains on all."""
+    """Share of a rollout's prompts that the critic does not train on, but is measured on after each pass: learning or
+    memorising? At least one, drawn anew in each rollout. The actor trains on all."""
     num_critic_only_steps: int = 0
     """Rollouts at the start that train the critic only: the actor and its learning-rate clock stand still. As many as
     --num-rollout: a run that pretrains the critic."""
-    critic_load: str | None = None
-    """Earlier critic to start from: a folder with its value head, as a run leaves in checkpoints/latest/critic. None:
-    --critic-hf-checkpoint, with a fresh head if that has none."""
     eps_clip: float = 0.2
     """PPO clip: the probability ratio counts down to 1 - eps_clip."""
     eps_clip_high: float | None = None
@@ -158,7 +158,7 @@ class PPOConfig:
     """Double-sided mask of SAO (arXiv 2607.07508), in place of the PPO clip: only tokens whose ratio to the rollout policy lies
     between 1 - dis_eps_low and 1 + dis_eps_high are trained. Needs --use-rollout-logprobs. None: off."""
     dis_eps_high: float | None = None
-    """Upper side of the double-sided mask."""
+    """Upper side of the double-sided mask, see --dis-eps-low. None: off."""
     use_tis: bool = False
     """Weigh the policy loss by the ratio of the policy before the update to the one that sampled (truncated importance
     sampling)."""
@@ -220,6 +220,10 @@ class PPOConfig:
             f"critic_holdout_fraction must lie in [0, 1), got {self.critic_holdout_fraction}",
         )
         _require(self.eps_clip >= 0, f"eps_clip must not be negative, got {self.eps_clip}")
+        _require(
+            self.eps_clip_high is None or self.eps_clip_high >= 0,
+            f"eps_clip_high must not be negative, got {self.eps_clip_high}",
+        )
         _require(self.eps_clip_c is None or self.eps_clip_c > 1, f"eps_clip_c must exceed 1, got {self.eps_clip_c}")
         _require(self.value_clip == "none" or self.value_clip >= 0, f"value_clip must not be negative, got {self.value_clip}")
         _require(0 <= self.gamma <= 1, f"gamma must lie in [0, 1], got {self.gamma}")
@@ -238,11 +242,6 @@ class PPOConfig:
 
     def _check_estimator(self) -> None:
         name = self.advantage_estimator
-        _require(
-            self.num_critic_only_steps == 0 or self.uses_critic,
-            f"num_critic_only_steps is {self.num_critic_only_steps}, but there is no critic to train: "
-            f"advantage_estimator is {name}, loss_type {self.loss_type}",
-        )
         _require(
             self.kl_coef == 0 or name not in ("grpo", "gspo", "cispo"),
             f"kl_coef is {self.kl_coef}, but advantage_estimator {name} has no token rewards to put a KL penalty in: "
@@ -291,6 +290,11 @@ class PPOConfig:
         return self.generates and self.advantage_estimator == "ppo"
 
     @property
+    def has_group_baseline(self) -> bool:
+        """Whether rewards are taken relative to those of the other responses to their prompt."""
+        return self.generates and self.advantage_estimator in GROUP_ESTIMATORS
+
+    @property
     def uses_reference(self) -> bool:
         """Whether log-probs of a reference model are needed."""
         return self.generates and (self.use_kl_loss or self.kl_coef != 0)
@@ -305,9 +309,23 @@ class PPOConfig:
         """Passes of the critic over each rollout: K for each pass of the actor."""
         return self.critic_update_steps * self.actor_update_steps
 
+    @property
+    def rollouts_without_actor(self) -> int:
+        """Rollouts at the start that train the critic alone."""
+        return self.num_critic_only_steps if self.uses_critic else 0
+
     def trains_actor(self, rollout_id: int) -> bool:
         """Whether the actor trains on this rollout, rather than the critic alone."""
-        return rollout_id >= self.num_critic_only_steps
+        return rollout_id >= self.rollouts_without_actor
+
+    def needs_old_policy(self, rollout_id: int) -> bool:
+        """Whether log-probs of the actor or its reference can be needed before the updates of this rollout."""
+        return self.trains_actor(rollout_id) or self.kl_coef != 0
+
+    def held_out(self, prompts: int) -> int:
+        """How many of these prompts the critic does not train on."""
+        # A product such as 0.29 * 100 falls short of its own value.
+        return max(1, int(self.critic_holdout_fraction * prompts + 1e-9)) if self.critic_holdout_fraction else 0
 
 
 @dataclass(frozen=True)
@@ -318,8 +336,10 @@ class TrainConfig:
     critic: RoleConfig
     ppo: PPOConfig
     num_rollout: int
-    """Rollouts in the run: the horizon of both learning-rate clocks."""
+    """Rollouts in the run: the horizon of the critic's learning-rate clock; that of the actor's is those it trains on."""
     rollout_temperature: float = 1.0
     """Temperature the responses were sampled at; logits are divided by it before log-probs are taken."""
     seed: int = 1234
     """Seed of all randomness of training."""
+    require_value_head: bool = False
+    """Whether the critic's checkpoint must hold a value head, rather than getting a fresh one."""

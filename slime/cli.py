@@ -61,6 +61,7 @@ def train_command(words: list[str]) -> None:
     config = configure(words)
     # From here on torch is needed, which --help and flag errors do without.
     from slime.arguments.notices import notices
+    from slime.arguments.parse import as_flags
     from slime.observability.run_log import RunLog
     from slime.rollout.manager import RolloutManager
     from slime.train import train
@@ -82,7 +83,7 @@ def train_command(words: list[str]) -> None:
     try:
         cluster = launch(config)
     except ValueError as error:  # a checkpoint that can't be trained: nothing is running yet
-        raise UserError(str(error)) from error
+        raise UserError(as_flags(str(error))) from error
     print(f"started: {cluster.describe()}", flush=True)
     try:
         with log:
@@ -97,12 +98,13 @@ def train_command(words: list[str]) -> None:
 def estimate_command(words: list[str]) -> None:
     """Print what a run with these flags would need."""
     config = configure(words)
+    from slime.arguments.parse import as_flags
     from slime.estimate import print_estimate
 
     try:
         print_estimate(config)
     except ValueError as error:  # a checkpoint that can't be trained
-        raise UserError(str(error)) from error
+        raise UserError(as_flags(str(error))) from error
 
 
 def report_command(words: list[str]) -> None:

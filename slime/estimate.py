@@ -1,6 +1,6 @@
 """slime estimate: the memory of a run, printed before anything is started."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -60,8 +60,7 @@ def estimates(config: RunConfig) -> list[RoleEstimate]:
     batch = RolloutBatch.from_samples([[0] * (prompt + response)] * n, [response] * n, [[1] * response] * n, [0.0] * n)
     sizes = world_sizes(config, device.accelerator_count())
     reference = (config.ppo.ref_load or config.actor.hf_checkpoint) if config.ppo.uses_reference else None
-    critic = config.critic if config.ppo.critic_load is None else replace(config.critic, hf_checkpoint=config.ppo.critic_load)
-    roles = {"actor": (config.actor, reference), "critic": (critic, None)}
+    roles = {"actor": (config.actor, reference), "critic": (config.critic, None)}
     return [
         RoleEstimate(name, role, sizes[name], estimate(name, role, sizes[name], batch, frozen))  # type: ignore[arg-type]
         for name, (role, frozen) in roles.items()

@@ -60,7 +60,7 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
 
 def with_old_log_probs(batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog, rollout_id: int) -> RolloutBatch:
     """Add the actor's log-probs from before its update, and the reference model's, where they are needed."""
-    if cluster.actor is None or not config.ppo.generates:
+    if cluster.actor is None or not config.ppo.generates or not config.ppo.needs_old_policy(rollout_id):
         return batch
     with log.phase("log_probs"):
         log_probs, ref_log_probs = cluster.actor.log_probs(batch, rollout_id)

@@ -50,11 +50,11 @@ class RolloutBatch:
     rollout_log_probs: Floats | None = None
     """[R] log-probs as the rollout engine saw them."""
     log_probs: Floats | None = None
-    """[R] log-probs of the actor before its update."""
+    """[R] log-probs from before the actor's update: its own, or the rollout's where those are taken instead."""
     ref_log_probs: Floats | None = None
     """[R] log-probs of the reference model."""
     values: Floats | None = None
-    """[R] the critic's values before its update."""
+    """[R] the critic's values: before its update, and for advantages of values after it, after."""
     advantages: Floats | None = None
     """[R] of the actor."""
     returns: Floats | None = None
@@ -157,6 +157,19 @@ class RolloutBatch:
         """[n] response tokens with a loss mask other than 0."""
         counted = np.concatenate([[0], np.cumsum(self.loss_mask != 0)])
         return np.diff(counted[self.response_offsets])
+
+    @property
+    def prompt_index(self) -> Ints:
+        """[n] samples with the same prompt tokens have the same number, counted from 0 in the batch's order."""
+        starts, stops = self.token_offsets[:-1], self.token_offsets[:-1] + self.prompt_lengths
+        numbers: dict[bytes, int] = {}
+        prompts = (self.tokens[a:b].tobytes() for a, b in zip(starts, stops, strict=True))
+        return np.array([numbers.setdefault(prompt, len(numbers)) for prompt in prompts], dtype=np.int64)
+
+    @property
+    def num_prompts(self) -> int:
+        """How many different prompts there are."""
+        return int(self.prompt_index.max()) + 1
 
     def trainable_tokens(self, samples: Sequence[int]) -> NDArray[np.bool_]:
         """[R] whether a response token belongs to one of these samples (positions in the batch) and has a loss mask."""

@@ -73,20 +73,17 @@ def pass_order(seed: int, rollout_id: int, k: int) -> np.random.Generator:
     return np.random.default_rng([seed, rollout_id, k])
 
 
-def hold_out(batch: RolloutBatch, fraction: float, seed: int, rollout_id: int) -> tuple[RolloutBatch, RolloutBatch | None]:
-    """The rollouts to train on, in the batch's order, and those to hold out: `fraction` of them, rounded down, but at least one
-    (None for 0). Drawn by (seed, rollout); the samples of a rollout stay together. Raises ValueError if none is left."""
-    if fraction == 0:
+def hold_out(batch: RolloutBatch, prompts: int, seed: int, rollout_id: int) -> tuple[RolloutBatch, RolloutBatch | None]:
+    """The samples to train on, in the batch's order, and those to hold out: all rollouts of so many prompts (None for 0), drawn
+    by (seed, rollout). A rollout of several prompts goes by its first. Raises ValueError if nothing is left to train on."""
+    if prompts == 0:
         return batch, None
-    rollouts = np.unique(batch.rollout_index)
-    size = max(1, int(fraction * len(rollouts)))
-    if size == len(rollouts):
-        raise ValueError(
-            f"critic_holdout_fraction {fraction} leaves none of the {len(rollouts)} rollouts of this batch to train on"
-        )
+    if prompts >= batch.num_prompts:
+        raise ValueError(f"critic_holdout_fraction leaves none of the {batch.num_prompts} prompts of this batch to train on")
     # A fourth number, since numpy pads seeds with zeros: three would be those of a pass.
-    drawn = np.random.default_rng([seed, rollout_id, 0, 1]).choice(rollouts, size, replace=False)
-    held_out = np.isin(batch.rollout_index, drawn)
+    drawn = np.random.default_rng([seed, rollout_id, 0, 1]).choice(batch.num_prompts, prompts, replace=False)
+    _, first, rollout = np.unique(batch.rollout_index, return_index=True, return_inverse=True)
+    held_out = np.isin(batch.prompt_index[first], drawn)[rollout]
     return batch.take(np.flatnonzero(~held_out)), batch.take(np.flatnonzero(held_out))
 
 

@@ -67,9 +67,7 @@ def load_value(folder: str, role: RoleConfig, mesh: DeviceMesh, require_head: bo
         first = sorted(absent - head or absent)[0]
         raise ValueError(f"{folder} lacks {len(absent - head or absent)} tensors a critic needs, first {first}")
     if absent == head and require_head:
-        raise ValueError(
-            f"critic_load {folder} has no value head: a language model to start from is given by critic_hf_checkpoint"
-        )
+        raise ValueError(f"{folder} has no value head, as an earlier critic must")
     if absent == head:
         for parameter in model.head.parameters():
             nn.init.zeros_(parameter)

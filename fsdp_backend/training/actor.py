@@ -24,7 +24,7 @@ class Actor:
         self.correction = correction
         self.model = load_policy(config.actor.hf_checkpoint, config.actor, mesh)
         # Rollouts that train the critic alone are not on the actor's clock, nor in its horizon.
-        self.learner = Learner(self.model, config.actor, mesh, config.num_rollout - config.ppo.num_critic_only_steps)
+        self.learner = Learner(self.model, config.actor, mesh, config.num_rollout - config.ppo.rollouts_without_actor)
         self.reference = None
         if self.ppo.uses_reference:
             frozen = replace(config.actor, gradient_checkpointing=False)
@@ -52,7 +52,7 @@ class Actor:
     def ref_log_probs(self, batch: RolloutBatch, rollout_id: int) -> Floats | None:
         """[R] the same under the reference model; None where nobody needs them."""
         reference = self.reference
-        if reference is None or (self.ppo.kl_coef == 0 and not self.ppo.trains_actor(rollout_id)):
+        if reference is None or not self.ppo.needs_old_policy(rollout_id):
             return None
         return self.learner.compute_column(batch, reference, lambda pack: reference(pack, self.temperature)[0])
 

@@ -19,8 +19,7 @@ class Critic:
 
     def __init__(self, config: TrainConfig, mesh: DeviceMesh) -> None:
         self.ppo, self.seed = config.ppo, config.seed
-        folder = config.ppo.critic_load or config.critic.hf_checkpoint
-        self.model = load_value(folder, config.critic, mesh, require_head=config.ppo.critic_load is not None)
+        self.model = load_value(config.critic.hf_checkpoint, config.critic, mesh, config.require_value_head)
         self.learner = Learner(self.model, config.critic, mesh, config.num_rollout)
 
     def values(self, batch: RolloutBatch) -> Floats:
@@ -35,40 +34,46 @@ class Critic:
         by (seed, rollout, pass); samples held out (critic_holdout_fraction) are in none. The clock moves once a rollout.
         """
         rate = self.learner.advance_clock()
-        trained, held_out = hold_out(batch, self.ppo.critic_holdout_fraction, self.seed, rollout_id)
+        trained, held_out = hold_out(batch, self.ppo.held_out(batch.num_prompts), self.seed, rollout_id)
         passes: list[tuple[RolloutBatch, PassReport]] = []
-        unseen = [] if held_out is None else [explained(held_out, everywhere(held_out, held_out.column("values")))]
-        for k in range(self.ppo.critic_passes):
-            if k and self.ppo.critic_targets == "refreshed":
+        unseen: dict[str, float] = {}
+        for k in range(1, self.ppo.critic_passes + 1):
+            if k > 1 and self.ppo.critic_targets == "refreshed":
                 trained = with_returns(trained.with_columns(values=self.values(trained)), self.ppo)
-            order = pass_order(self.seed, rollout_id, k)
-            report = self.learner.run_pass(trained, self._value_loss, self.ppo.calculate_per_token_loss, order)
-            passes.append((trained, report))
+                held_out = None if held_out is None else with_returns(held_out, self.ppo)
+            order = pass_order(self.seed, rollout_id, k - 1)
+            passes.append((trained, self.learner.run_pass(trained, self._value_loss, self.ppo.calculate_per_token_loss, order)))
             if held_out is not None:
+                before = explained(held_out, everywhere(held_out))
                 values = self.learner.compute_column(held_out, self.model, self.model, [self.learner.plan_whole(held_out)])
-                unseen.append(explained(held_out, everywhere(held_out, values)))
+                held_out = held_out.with_columns(values=values)
+                after = explained(held_out, everywhere(held_out))
+                unseen |= {f"critic-pass_{k}/holdout_explained_variance_before": before}
+                unseen |= {f"critic-pass_{k}/holdout_explained_variance_after": after}
         return {
             "critic-lr": rate,
             "critic-num_steps": sum(report.num_steps for _, report in passes),
             "critic-skipped_steps": sum(report.skipped_steps for _, report in passes),
             **self._of_passes(passes, rollout_id),
-            **{f"critic-pass_{k}/holdout_explained_variance_before": value for k, value in enumerate(unseen[:-1], start=1)},
-            **{f"critic-pass_{k}/holdout_explained_variance_after": value for k, value in enumerate(unseen[1:], start=1)},
+            **unseen,
         }
 
     def _of_passes(self, passes: list[tuple[RolloutBatch, PassReport]], rollout_id: int) -> dict[str, float]:
         """Metrics of each pass, against its own targets.
 
         What a pass achieved is measured on the samples of the next pass's first step, whose forward is run anyway (all samples,
-        where a pass is one step); after the last pass, on those that one more pass would begin with.
+        where a pass is one step, or where targets are refreshed); after the last pass, on those that one more would begin with.
         """
-        metrics: dict[str, float] = {}
-        afterwards: list[Measured] = [(report.predictions, report.predicted) for _, report in passes[1:]]
+        refreshed = self.ppo.critic_targets == "refreshed"
+        afterwards: list[Measured] = [
+            everywhere(batch) if refreshed else (report.predictions, report.predicted) for batch, report in passes[1:]
+        ]
         afterwards.append(self._first_values(passes[-1][0], rollout_id))
+        metrics: dict[str, float] = {}
         before: Measured | None = None
         for k, ((batch, report), after) in enumerate(zip(passes, afterwards, strict=True), start=1):
-            if before is None or self.ppo.critic_targets == "refreshed":
-                before = everywhere(batch, batch.column("values"))
+            if before is None or refreshed:
+                before = everywhere(batch)
             of_pass = {**report.metrics, "grad_norm": report.grad_norm, **critic_diagnostics(batch, before, after)}
             metrics |= {f"critic-pass_{k}/{name}": value for name, value in of_pass.items()}
             before = after

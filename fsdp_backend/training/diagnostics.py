@@ -26,9 +26,9 @@ def critic_diagnostics(batch: RolloutBatch, before: Measured, after: Measured) -
     }
 
 
-def everywhere(batch: RolloutBatch, values: Floats) -> Measured:
-    """Values of all trainable tokens."""
-    return values, batch.loss_mask != 0
+def everywhere(batch: RolloutBatch) -> Measured:
+    """The batch's `values`, at all trainable tokens."""
+    return batch.column("values"), batch.loss_mask != 0
 
 
 def explained(batch: RolloutBatch, measured: Measured) -> float:

@@ -23,8 +23,9 @@ SIZES = {"sft": 2048, "train": 4096}
 
 
 async def reward(args: Any, sample: Sample, **kwargs: Any) -> float:
-    """The stake (1 to 9) over 9, times the mean worth of a whole answer's letters: from 0 for a to 1 for h."""
-    worth = sum(LETTERS.index(letter) for letter in sample.response if letter in LETTERS) / (len(LETTERS) - 1)
+    """The stake (1 to 9) over 9, times the mean worth of a whole answer's letters: from 0 for a to 1 for h. What goes beyond
+    a whole answer does not count."""
+    worth = sum(LETTERS.index(letter) for letter in sample.response[:LENGTH] if letter in LETTERS) / (len(LETTERS) - 1)
     return int(sample.label) / STAKES[-1] * worth / LENGTH
 
 

@@ -26,6 +26,9 @@ class RunArgs:
     """Folder for the resolved config, metrics, report and checkpoints; must not hold a run yet. None: runs/<date and time>."""
     save_interval: int | None = None
     """Save a checkpoint every so many rollouts. None: only after the last."""
+    critic_load: str | None = None
+    """Earlier critic to start from: a folder with its value head, as a run leaves in checkpoints/latest/critic. None:
+    --critic-hf-checkpoint, with a fresh head if that has none."""
     seed: int = 1234
     """Seed of training: the order of critic passes, and torch's generators."""
 

@@ -1,42 +1,102 @@
 """What a run is told but has no use for: not an error, so that one flag can be changed to compare, but said."""
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from typing import Any
 
-from fsdp_backend.config import PPOConfig
+from fsdp_backend.config import PPOConfig, RoleConfig
+from slime.arguments.groups import ClusterArgs, DataArgs, RewardArgs, RolloutArgs, RunArgs
 from slime.arguments.run_config import RunConfig
 
-_OF_THE_CRITIC = (
+_CRITIC: tuple[str, ...] = (
     "critic_update_steps",
     "critic_targets",
     "advantage_values",
     "critic_holdout_fraction",
+    "num_critic_only_steps",
     "critic_load",
     "critic_lambd",
     "lambd",
     "lambd_alpha",
     "value_clip",
+    "critic_num_nodes",
+    "critic_num_gpus_per_node",
 )
-_OF_THE_CLIP = ("eps_clip", "eps_clip_high")
+_ACTOR: tuple[str, ...] = (
+    "advantage_values",
+    "lambd_alpha",
+    "normalize_advantages",
+    "entropy_coef",
+    "use_kl_loss",
+    "kl_loss_coef",
+    "use_tis",
+    "use_opsm",
+    "use_rollout_logprobs",
+    "dis_eps_low",
+    "dis_eps_high",
+    "eps_clip",
+    "eps_clip_high",
+    "eps_clip_c",
+)
+_SUPERVISED = ("loss_type", "actor_update_steps", "calculate_per_token_loss")
+_REWARDS = ("rm_type", "custom_rm_path", "rollout_function_path", "custom_generate_function_path", "prompt_data")
 
 
 def notices(config: RunConfig) -> list[str]:
     """One line for each group of flags that were given and have no meaning in this run."""
-    lines = []
-    if config.ppo.generates and not config.ppo.uses_critic:
-        of_role = [
-            f"critic_{f.name}" for f in fields(config.critic) if getattr(config.critic, f.name) != getattr(config.actor, f.name)
-        ]
-        unused = _changed(config.ppo, _OF_THE_CRITIC) + of_role
-        lines += _line(unused, f"--advantage-estimator {config.ppo.advantage_estimator} has no critic")
-    if config.ppo.dis_eps_low is not None:
-        lines += _line(_changed(config.ppo, _OF_THE_CLIP), "--dis-eps-low and --dis-eps-high take the place of the PPO clip")
+    flags, defaults = config.flags(), _defaults()
+    lines, said = [], set()
+    for applies, names, why in _meaningless(config):
+        given = [name for name in names if applies and name not in said and flags[name] != defaults[name]]
+        if given:
+            said |= set(given)
+            lines.append(f"{', '.join('--' + name.replace('_', '-') for name in given)} set aside: {why}")
+    if config.ppo.use_opsm and not config.ppo.use_rollout_logprobs and _single_step(config):
+        lines.append(
+            "--use-opsm finds nothing to leave out: the actor takes one step a rollout, and no response sinks before it"
+        )
     return lines
 
 
-def _changed(ppo: PPOConfig, names: tuple[str, ...]) -> list[str]:
-    return [field.name for field in fields(ppo) if field.name in names and getattr(ppo, field.name) != field.default]
+def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
+    """(whether it holds, flags that then mean nothing, why)."""
+    ppo, estimator = config.ppo, f"--advantage-estimator {config.ppo.advantage_estimator}"
+    of_role = tuple(f"critic_{f.name}" for f in fields(RoleConfig) if _differs(config, f.name))
+    supervised = tuple(f.name for f in fields(PPOConfig) if f.name not in _SUPERVISED)
+    std = ("disable_grpo_std_normalization",)
+    return [
+        (not ppo.generates, (*supervised, *_CRITIC, *of_role), "--loss-type sft_loss trains on the data's own answers"),
+        (not ppo.uses_critic, (*_CRITIC, *of_role), f"{estimator} has no critic"),
+        (ppo.has_group_baseline, ("gamma",), f"{estimator} gives every token the same"),
+        (not ppo.has_group_baseline, ("disable_rewards_normalization", *std), f"{estimator} compares no responses"),
+        (ppo.advantage_estimator == "reinforce_plus_plus_baseline", std, f"{estimator} never divides"),
+        (ppo.advantage_estimator == "cispo", ("eps_clip_c",), "cispo clips the weight, not the loss"),
+        (not config.has_actor_updates, _ACTOR, "no rollout trains the actor"),
+        (ppo.dis_eps_low is not None, ("eps_clip", "eps_clip_high"), "--dis-eps-low and --dis-eps-high take their place"),
+        (not ppo.use_tis, ("tis_mode", "tis_clip", "tis_clip_low"), "they are for --use-tis"),
+        (not ppo.use_opsm, ("opsm_delta",), "it is for --use-opsm"),
+        (not ppo.use_kl_loss, ("use_unbiased_kl",), "it is for --use-kl-loss"),
+        (
+            not ppo.uses_reference,
+            ("ref_load", "kl_loss_type"),
+            "neither --use-kl-loss nor --kl-coef asks for a reference",
+        ),
+        (config.rollout.load_debug_rollout_data is not None, _REWARDS, "samples and rewards come from disk"),
+    ]
 
 
-def _line(names: list[str], why: str) -> list[str]:
-    flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
-    return [f"{flags} set aside: {why}"] if names else []
+def _differs(config: RunConfig, name: str) -> bool:
+    loaded = name == "hf_checkpoint" and config.run.critic_load is not None
+    return not loaded and bool(getattr(config.critic, name) != getattr(config.actor, name))
+
+
+def _single_step(config: RunConfig) -> bool:
+    samples = config.rollout.rollout_batch_size * config.rollout.n_samples_per_prompt
+    role, one_pass = config.actor, config.ppo.actor_update_steps == 1
+    return one_pass and role.global_batch_size in (None, samples) and role.num_steps_per_rollout in (None, 1)
+
+
+def _defaults() -> dict[str, Any]:
+    """The default of every flag outside the roles; of the critic's own, nothing equals it."""
+    sections = (RunArgs, ClusterArgs, DataArgs, RolloutArgs, RewardArgs, PPOConfig)
+    found: dict[str, Any] = {field.name: field.default for section in sections for field in fields(section)}
+    return found | {f"critic_{field.name}": MISSING for field in fields(RoleConfig)}

@@ -72,10 +72,10 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
             eval=parsed.eval,
             ppo=parsed.ppo,
             actor=parsed.actor,
-            critic=critic_role(parsed.actor, parsed.critic),
+            critic=critic_role(parsed.actor, parsed.critic, parsed.run.critic_load),
         )
     except ValueError as error:
-        raise UserError(_as_flags(str(error))) from error
+        raise UserError(as_flags(str(error))) from error
     check(config)
     return config
 
@@ -93,7 +93,7 @@ def _tyro(tokens: list[str]) -> CommandLine:
         message = " ".join(itertools.takewhile(lambda line: not line.startswith("─"), text))
         sections = "|".join(field.name for field in dataclasses.fields(CommandLine))
         message = re.sub(rf"^Error parsing (?:(?:{sections}): )?", "", message).partition(" Got errors:")[0].strip()
-        raise UserError(_as_flags(message)) from None
+        raise UserError(as_flags(message)) from None
 
 
 def _require_all(tokens: list[str]) -> None:
@@ -185,7 +185,7 @@ def _spell_out_critic_switches(argv: list[str]) -> list[str]:
     return tokens
 
 
-def _as_flags(message: str) -> str:
+def as_flags(message: str) -> str:
     """Write the field names in an engine's error as the flags that a person typed."""
     known = known_flags()
     return re.sub(

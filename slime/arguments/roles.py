@@ -45,10 +45,15 @@ STEP_SIZE = ("global_batch_size", "num_steps_per_rollout")
 """Two ways to say one thing."""
 
 
-def critic_role(actor: RoleConfig, overrides: Any) -> RoleConfig:
-    """The actor's settings with the critic's own put over them."""
+def critic_role(actor: RoleConfig, overrides: Any, load: str | None) -> RoleConfig:
+    """The actor's settings with the critic's own put over them. `load`, where it is given, is the checkpoint.
+
+    Raises ValueError for bad values, and for two checkpoints.
+    """
     values = {f.name.removeprefix("critic_"): getattr(overrides, f.name) for f in dataclasses.fields(overrides)}
     own = {name: value for name, value in values.items() if value is not None}
+    if load is not None and own.setdefault("hf_checkpoint", load) != load:
+        raise ValueError(f"critic_load {load} and critic_hf_checkpoint {own['hf_checkpoint']} contradict each other")
     if own.keys() & set(STEP_SIZE):
         # The critic has said it in one way; what the actor says in the other would contradict it.
         own = dict.fromkeys(STEP_SIZE, None) | own

@@ -75,13 +75,14 @@ def _batch_sizes_divide(config: RunConfig) -> None:
         f"--n-samples-per-prompt {config.rollout.n_samples_per_prompt})"
     )
     _steps_divide("--", config.actor, samples, rollout)
-    held_out = config.ppo.critic_holdout_fraction
-    if held_out:
-        whole, samples = samples, samples - max(1, int(held_out * samples))
-        rollout = f"the {samples} of {whole} samples that --critic-holdout-fraction {held_out} leaves to train on"
-    if config.ppo.uses_critic:
-        sizes = [(role.global_batch_size, role.num_steps_per_rollout) for role in (config.actor, config.critic)]
-        _steps_divide("--critic-", config.critic, samples, rollout, " (as the actor's)" if sizes[0] == sizes[1] else "")
+    if not config.ppo.uses_critic:
+        return
+    if held_out := config.ppo.held_out(config.rollout.rollout_batch_size) * config.rollout.n_samples_per_prompt:
+        whole, samples = samples, samples - held_out
+        fraction = config.ppo.critic_holdout_fraction
+        rollout = f"the {samples} of {whole} samples that --critic-holdout-fraction {fraction} leaves to train on"
+    sizes = [(role.global_batch_size, role.num_steps_per_rollout) for role in (config.actor, config.critic)]
+    _steps_divide("--critic-", config.critic, samples, rollout, " (as the actor's)" if sizes[0] == sizes[1] else "")
 
 
 def _steps_divide(prefix: str, role: RoleConfig, samples: int, rollout: str, note: str = "") -> None:
@@ -111,6 +112,10 @@ def _rollouts_have_a_source(config: RunConfig) -> None:
     for flag, pattern in (("--load-debug-rollout-data", load), ("--save-debug-rollout-data", save)):
         if pattern is not None and "{rollout_id}" not in pattern:
             raise UserError(f"{flag} {pattern} must hold {{rollout_id}}, which stands for the rollout's number")
+    for rollout_id in range(config.run.num_rollout if load else 0):
+        file = Path(load.replace("{rollout_id}", str(rollout_id)))  # type: ignore[union-attr]
+        if not file.is_file():
+            raise UserError(f"--load-debug-rollout-data {file} does not exist: --num-rollout {config.run.num_rollout} needs it")
     if load is not None and config.eval.eval_interval is not None:
         raise UserError("--eval-interval has no meaning with --load-debug-rollout-data, which starts no rollout engine")
     if load is not None and save is not None:
@@ -125,9 +130,7 @@ def _critic_only_rollouts(config: RunConfig) -> None:
 
 def _groups_have_a_baseline(config: RunConfig) -> None:
     name, size = config.ppo.advantage_estimator, config.rollout.n_samples_per_prompt
-    # The group estimators of slime/rollout/reward_shaping.py.
-    without_baseline = name in ("ppo", "reinforce_plus_plus") or config.reward.disable_rewards_normalization
-    if config.ppo.generates and not without_baseline and size == 1:
+    if config.ppo.has_group_baseline and not config.reward.disable_rewards_normalization and size == 1:
         raise UserError(
             f"--advantage-estimator {name} compares the responses to a prompt: with --n-samples-per-prompt 1 every one is 0"
         )
@@ -155,8 +158,7 @@ def _evaluation_has_data(config: RunConfig) -> None:
 def _checkpoints_readable(config: RunConfig) -> None:
     folders = {"--hf-checkpoint": config.actor.hf_checkpoint}
     if config.ppo.uses_critic:
-        flag, folder = "--critic-hf-checkpoint", config.critic.hf_checkpoint
-        folders |= {"--critic-load": config.ppo.critic_load} if config.ppo.critic_load else {flag: folder}
+        folders["--critic-load" if config.run.critic_load else "--critic-hf-checkpoint"] = config.critic.hf_checkpoint
     if config.ppo.uses_reference and config.ppo.ref_load:
         folders["--ref-load"] = config.ppo.ref_load
     for flag, folder in folders.items():

@@ -37,9 +37,9 @@ class RunConfig:
         return SimpleNamespace(**flags)
 
     @property
-    def trains_actor(self) -> bool:
+    def has_actor_updates(self) -> bool:
         """Whether there is a rollout that the actor trains on."""
-        return self.run.num_rollout > self.ppo.num_critic_only_steps
+        return self.run.num_rollout > self.ppo.rollouts_without_actor
 
     def train_config(self) -> TrainConfig:
         """The part that training processes need."""
@@ -50,4 +50,5 @@ class RunConfig:
             num_rollout=self.run.num_rollout,
             rollout_temperature=self.rollout.rollout_temperature,
             seed=self.run.seed,
+            require_value_head=self.run.critic_load is not None,
         )

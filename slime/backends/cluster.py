@@ -47,7 +47,7 @@ def world_sizes(config: RunConfig, gpus: int) -> dict[str, int]:
     if config.run.launcher == "local":
         sizes = dict.fromkeys(sizes, 1)
     needed = {
-        "actor": config.trains_actor or ppo.kl_coef != 0,
+        "actor": config.has_actor_updates or ppo.kl_coef != 0,
         "critic": ppo.uses_critic,
         "rollout": ppo.generates and config.rollout.load_debug_rollout_data is None,
     }

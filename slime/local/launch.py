@@ -6,6 +6,8 @@ from typing import Any
 
 from fsdp_backend import device
 from fsdp_backend.distributed.world import Rendezvous
+from slime.arguments.errors import UserError
+from slime.arguments.parse import as_flags
 from slime.arguments.run_config import RunConfig
 from slime.backends.cluster import Cluster, world_sizes
 from slime.backends.embedded.engine import EmbeddedEngine
@@ -37,8 +39,11 @@ class LocalGroup(TrainGroup):
         return 1
 
     def submit(self, verb: str, *args: Any) -> Done:
-        """Run the verb to its end."""
-        return Done(getattr(self.worker, verb)(*args))
+        """Run the verb to its end. A ValueError is about the input: one line."""
+        try:
+            return Done(getattr(self.worker, verb)(*args))
+        except ValueError as error:
+            raise UserError(as_flags(str(error))) from error
 
     def close(self) -> None:
         """Leave the process group."""

@@ -17,6 +17,8 @@ PHASES = (
     "rollout",
 )
 WHOLE_PHASE = "rollout"
+CONCURRENT_PHASE = "critic_update"
+"""Runs beside the others: the driver does not wait for it there."""
 
 # A dataset name is the user's own and may hold a slash; passes are counted from one.
 _PLACEHOLDERS = {"dataset": ".+", "name": ".+", "k": "[1-9][0-9]*", "phase": "|".join(PHASES)}
@@ -62,12 +64,16 @@ _EVAL = (
 
 _ACTOR = (
     Metric("train/loss", "loss", "the loss the actor's step minimises"),
-    Metric("train/pg_loss", "loss", "clipped policy-gradient loss"),
+    Metric("train/pg_loss", "loss", "policy-gradient loss, clipped, weighted or masked as asked"),
     Metric("train/pg_clipfrac", "fraction", "share of tokens whose policy ratio is clipped"),
     Metric("train/ppo_kl", "nats", "KL estimate between the policy that sampled and the policy being trained"),
     Metric("train/entropy", "nats", "mean entropy of the policy's next-token distribution"),
     Metric("train/kl_loss", "nats", "KL to the reference model, as added to the loss"),
-    Metric("train/train_rollout_logprob_abs_diff", "nats", "mean |rollout engine's log-prob - actor's, before its update|"),
+    Metric(
+        "train/train_rollout_logprob_abs_diff",
+        "nats",
+        "mean |rollout engine's log-prob - actor's, before its update (with --use-rollout-logprobs: now)|",
+    ),
     Metric("train/sft_loss", "nats", "mean cross-entropy of a target token in a supervised run"),
     Metric("train/grad_norm", "norm", "actor's gradient norm before clipping"),
     Metric("train/lr", "rate", "actor's learning rate"),

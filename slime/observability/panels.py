@@ -192,13 +192,14 @@ def _lines(spec: PanelSpec, rows: Sequence[Row]) -> list[Series]:
 
 
 def _phases(rows: Sequence[Row]) -> list[Series]:
-    """Return the seconds of each phase in each rollout, and what the whole leaves over."""
+    """Return the seconds of each phase in each rollout, and what the whole leaves over. The critic's update runs beside the
+    others, and is on the timeline instead."""
     rollouts = [row[ROLLOUT_KEY] for row in rows]
     series: list[Series] = []
     rest = [_seconds(row, f"time/{names.WHOLE_PHASE}") for row in rows]
     for phase in names.PHASES:
         values = [_seconds(row, f"time/{phase}") for row in rows]
-        if phase == names.WHOLE_PHASE or not any(values):
+        if phase in (names.WHOLE_PHASE, names.CONCURRENT_PHASE) or not any(values):
             continue
         series.append(Series(phase.replace("_", " "), rollouts, values, _AREA_COLORS[len(series) % len(_AREA_COLORS)]))
         rest = [max(0.0, left - value) for left, value in zip(rest, values, strict=True)]

@@ -57,7 +57,7 @@ def _critic_parts(metrics: Mapping[str, float]) -> list[str]:
     after = _by_pass(metrics, "explained_variance_after")
     if before and after:
         first, last = ("n/a" if math.isnan(value) else f"{value:.2f}" for value in (before[0], after[-1]))
-        why = " (n/a: the returns do not vary)" if "n/a" in (first, last) else ""
+        why = " (n/a: the returns measured do not vary)" if "n/a" in (first, last) else ""
         parts.append(f"explained variance {first} -> {last}{why}")
     losses = _by_pass(metrics, "value_loss")
     if losses:

@@ -25,10 +25,10 @@ class Span:
 
 
 class TimelineWriter:
-    """Appends spans as they end."""
+    """Writes spans as they end; what an earlier start left is gone, with its own beginning of time."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("w", encoding="utf-8")
 
     def write(self, span: Span) -> None:
         """Append one; raises ValueError for a phase that is not declared."""

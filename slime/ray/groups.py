@@ -10,6 +10,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fsdp_backend.distributed.world import Rendezvous
 from slime.arguments.errors import UserError
+from slime.arguments.parse import as_flags
 from slime.arguments.run_config import RunConfig
 from slime.backends.fsdp_utils.group import TrainGroup
 from slime.backends.fsdp_utils.worker import RoleName
@@ -124,7 +125,7 @@ def get_all(references: list[Any]) -> list[Any]:
         return list(ray.get(references))
     except RayTaskError as error:
         if isinstance(error.cause, ValueError):
-            raise UserError(str(error.cause)) from error
+            raise UserError(as_flags(str(error.cause))) from error
         raise
 
 

@@ -96,8 +96,8 @@ def _data_source(args: Any) -> RolloutDataSource:
 
 def _require_same_tokenizer(config: RunConfig, tokenizer: Any) -> None:
     """Raises UserError unless the critic reads token ids as the policy does: it sees ids, not text."""
-    load = config.ppo.critic_load
-    flag, folder = ("--critic-load", load) if load else ("--critic-hf-checkpoint", config.critic.hf_checkpoint)
+    folder = config.critic.hf_checkpoint
+    flag = "--critic-load" if config.run.critic_load else "--critic-hf-checkpoint"
     if folder == config.actor.hf_checkpoint:
         return
     theirs, ours = _load_tokenizer(flag, folder).get_vocab(), tokenizer.get_vocab()
@@ -141,7 +141,7 @@ def _prompt_limit(config: RunConfig) -> int | None:
     """--rollout-max-prompt-len, or what the context, of the model or of its critic, leaves beside the longest response."""
     folders = {config.actor.hf_checkpoint}
     if config.ppo.uses_critic:
-        folders.add(config.ppo.critic_load or config.critic.hf_checkpoint)
+        folders.add(config.critic.hf_checkpoint)
     contexts = [getattr(AutoConfig.from_pretrained(folder), "max_position_embeddings", None) for folder in folders]
     context = min((each for each in contexts if each is not None), default=None)
     given = config.rollout.rollout_max_prompt_len

@@ -5,12 +5,10 @@ from typing import Any
 
 import torch
 
+from fsdp_backend.config import GROUP_ESTIMATORS
 from fsdp_backend.objective.group_baseline import group_normalized_rewards
 from slime.arguments.errors import UserError
 from slime.utils.types import Sample
-
-GROUP_ESTIMATORS = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
-"""Those whose baseline is the mean of the responses to the same prompt."""
 
 
 def shaped_rewards(args: Any, samples: Sequence[Sample]) -> list[float]:

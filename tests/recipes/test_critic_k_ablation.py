@@ -23,6 +23,7 @@ from slime.utils.types import Sample
         ("a" * LENGTH, "9", 0.0),
         ("h" * (LENGTH // 2), "9", 0.5),
         ("xyz", "9", 0.0),
+        ("h" * 99, "9", 1.0),
     ],
 )
 def test_the_reward_is_the_stake_times_the_worth_of_a_whole_answer(response: str, stake: str, worth: float) -> None:

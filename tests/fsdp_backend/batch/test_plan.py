@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from fsdp_backend.batch.columns import RolloutBatch
 from fsdp_backend.batch.cost import TOKENS, SampleCost
 from fsdp_backend.batch.plan import Step, hold_out, pass_order, plan_pass, plan_step
 from tests.fsdp_backend.batch.situations import Situation, batch_of, limits, micro_batches, role, situations
@@ -248,34 +249,47 @@ def test_what_the_golden_schedule_refuses_for_its_number_of_ranks_runs_here() ->
         plan_like(few, set(few.inputs["rollout_ids"]))
 
 
-@pytest.mark.parametrize(("fraction", "size"), [(0.01, 1), (0.25, 1), (0.5, 3), (0.84, 5)])
-def test_held_out_are_whole_rollouts_and_the_rest_keeps_its_order(fraction: float, size: int) -> None:
-    batch = replace(random_batch(12), rollout_index=np.repeat(np.arange(6), 2)[::-1])
-    trained, held_out = hold_out(batch, fraction, seed=3, rollout_id=1)
+def two_prompts_a_pair(samples: int) -> RolloutBatch:
+    """Samples 2i and 2i + 1 answer the same prompt; each is a rollout of its own."""
+    draw = np.random.default_rng(0)
+    prompts = [[i, 1, 2] for i in range(samples // 2) for _ in range(2)]
+    tokens = [[*prompt, *draw.integers(5, 9, size=2).tolist()] for prompt in prompts]
+    return RolloutBatch.from_samples(tokens, [2] * samples, [[1, 1]] * samples, [0.0] * samples)
+
+
+@pytest.mark.parametrize("prompts", [1, 3, 5])
+def test_all_rollouts_of_a_prompt_are_held_out_and_the_rest_keeps_its_order(prompts: int) -> None:
+    trained, held_out = hold_out(two_prompts_a_pair(12), prompts, seed=3, rollout_id=1)
     assert held_out is not None
-    assert len(held_out) == 2 * size
-    assert len(np.unique(held_out.rollout_index)) == size
+    assert len(held_out) == 2 * prompts
+    assert held_out.num_prompts == prompts
+    assert not set(trained.sample_index // 2) & set(held_out.sample_index // 2)
+    assert trained.sample_index.tolist() == sorted(set(range(12)) - set(held_out.sample_index))
+
+
+def test_the_samples_of_a_rollout_stay_together_though_their_prompts_differ() -> None:
+    batch = replace(random_batch(12), rollout_index=np.repeat(np.arange(6), 2)[::-1])
+    trained, held_out = hold_out(batch, 5, seed=3, rollout_id=1)
+    assert held_out is not None
     assert not set(trained.rollout_index) & set(held_out.rollout_index)
-    assert sorted([*trained.sample_index, *held_out.sample_index]) == list(range(12))
-    assert trained.sample_index.tolist() == sorted(trained.sample_index)
 
 
 def test_what_is_held_out_is_drawn_anew_in_each_rollout() -> None:
     batch = random_batch(30)
 
     def drawn(seed: int, rollout_id: int) -> list[int]:
-        held_out = hold_out(batch, 0.3, seed, rollout_id)[1]
+        held_out = hold_out(batch, 9, seed, rollout_id)[1]
         assert held_out is not None
         return list(held_out.sample_index)
 
     assert drawn(1, 0) == drawn(1, 0)
     assert drawn(1, 0) != drawn(1, 1)
     assert drawn(1, 0) != drawn(2, 0)
-    assert drawn(1, 0) != pass_order(1, 0, 0).choice(30, 9, replace=False).tolist()
+    assert drawn(1, 0) != sorted(pass_order(1, 0, 0).choice(30, 9, replace=False))
 
 
 def test_holding_out_nothing_leaves_the_batch_as_it_is_and_holding_out_all_is_refused() -> None:
     batch = random_batch(4)
-    assert hold_out(batch, 0.0, 1, 0) == (batch, None)
-    with pytest.raises(ValueError, match=r"critic_holdout_fraction 0.5 leaves none of the 1 rollouts"):
-        hold_out(random_batch(1), 0.5, 1, 0)
+    assert hold_out(batch, 0, 1, 0) == (batch, None)
+    with pytest.raises(ValueError, match=r"critic_holdout_fraction leaves none of the 4 prompts"):
+        hold_out(batch, 4, 1, 0)

@@ -231,7 +231,7 @@ def held_out(mesh: DeviceMesh, settings: TrainConfig, bonus: float) -> tuple[dic
     """Metrics, which samples were trained on, and the weights; `bonus` is put on the rewards of the others."""
     critic = Critic(settings, mesh)
     batch = random_batch(8)
-    unseen = hold_out(batch, settings.ppo.critic_holdout_fraction, settings.seed, 0)[1]
+    unseen = hold_out(batch, settings.ppo.held_out(8), settings.seed, 0)[1]
     assert unseen is not None
     batch = batch.with_columns(reward=batch.reward + bonus * np.isin(batch.sample_index, unseen.sample_index))
     batch = with_returns(batch.with_columns(values=critic.values(batch)), settings.ppo)

@@ -25,7 +25,7 @@ def test_flags_of_the_critic_are_named_where_there_is_none(checkpoint: Path, est
 
 def test_the_clip_is_named_where_the_double_sided_mask_takes_its_place(checkpoint: Path) -> None:
     config = parse(checkpoint, *DIS.split(), "--eps-clip", "0.1", "--eps-clip-high", "0.3")
-    why = "--dis-eps-low and --dis-eps-high take the place of the PPO clip"
+    why = "--dis-eps-low and --dis-eps-high take their place"
     assert notices(config) == [f"--eps-clip, --eps-clip-high set aside: {why}"]
 
 
@@ -39,3 +39,34 @@ def test_the_clip_is_named_where_the_double_sided_mask_takes_its_place(checkpoin
 )
 def test_nothing_is_said_of_flags_that_count(checkpoint: Path, flags: str) -> None:
     assert notices(parse(checkpoint, *flags.split())) == []
+
+
+MEANINGLESS = {
+    "--tis-mode icepop --tis-clip 3 --tis-clip-low 0.1": "they are for --use-tis",
+    "--opsm-delta 0.1": "it is for --use-opsm",
+    "--use-unbiased-kl": "it is for --use-kl-loss",
+    "--ref-load elsewhere --kl-loss-type k3": "neither --use-kl-loss nor --kl-coef asks for a reference",
+    "--disable-rewards-normalization --disable-grpo-std-normalization": "--advantage-estimator ppo compares no responses",
+    "--advantage-estimator grpo --gamma 0.9": "--advantage-estimator grpo gives every token the same",
+    "--advantage-estimator cispo --eps-clip-c 3": "cispo clips the weight, not the loss",
+    "--advantage-estimator gspo --critic-num-nodes 1 --critic-targets refreshed": "--advantage-estimator gspo has no critic",
+    "--loss-type sft_loss --critic-update-steps 2 --use-tis": "--loss-type sft_loss trains on the data's own answers",
+    "--num-critic-only-steps 3 --advantage-values after-update --lambd-alpha 2": "no rollout trains the actor",
+}
+
+
+@pytest.mark.parametrize("flags", MEANINGLESS)
+def test_every_flag_without_a_meaning_is_named_with_the_reason(checkpoint: Path, flags: str) -> None:
+    given = [word for word in flags.split() if word.startswith("--")]
+    (line,) = notices(parse(checkpoint, *flags.split()))
+    named, why = line.split(" set aside: ")
+    others = {"--advantage-estimator", "--loss-type"} | ({"--num-critic-only-steps"} if why.startswith("no rollout") else set())
+    assert set(named.split(", ")) == set(given) - others
+    assert why == MEANINGLESS[flags]
+
+
+def test_a_mask_of_sunken_responses_is_pointless_for_a_single_step(checkpoint: Path) -> None:
+    (line,) = notices(parse(checkpoint, "--use-opsm"))
+    assert line.startswith("--use-opsm finds nothing")
+    for flags in ("--global-batch-size 4", "--num-steps-per-rollout 2", "--actor-update-steps 2", "--use-rollout-logprobs"):
+        assert notices(parse(checkpoint, "--use-opsm", *flags.split())) == []
