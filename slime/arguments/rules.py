@@ -112,10 +112,6 @@ def _rollouts_have_a_source(config: RunConfig) -> None:
     for flag, pattern in (("--load-debug-rollout-data", load), ("--save-debug-rollout-data", save)):
         if pattern is not None and "{rollout_id}" not in pattern:
             raise UserError(f"{flag} {pattern} must hold {{rollout_id}}, which stands for the rollout's number")
-    for rollout_id in range(config.run.num_rollout if load else 0):
-        file = Path(load.replace("{rollout_id}", str(rollout_id)))  # type: ignore[union-attr]
-        if not file.is_file():
-            raise UserError(f"--load-debug-rollout-data {file} does not exist: --num-rollout {config.run.num_rollout} needs it")
     if load is not None and config.eval.eval_interval is not None:
         raise UserError("--eval-interval has no meaning with --load-debug-rollout-data, which starts no rollout engine")
     if load is not None and save is not None:

@@ -10,7 +10,7 @@ from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
 from slime.rollout.base_types import RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime.rollout.data_source import RolloutDataSource
-from slime.rollout.replay import load_samples, save_samples
+from slime.rollout.replay import load_samples, require_samples, save_samples
 from slime.rollout.to_batch import rollout_metrics, to_batch
 from slime.utils.data import Dataset
 from slime.utils.misc import load_function
@@ -36,7 +36,10 @@ class RolloutManager:
                 _load(f"--{flag.replace('_', '-')}", getattr(self.args, flag))
         self.args.rollout_max_prompt_len = _prompt_limit(config)
         self.args.eval_datasets = _eval_datasets(self.args)
-        self.data_source = None if self.args.load_debug_rollout_data else _data_source(self.args)
+        replayed = self.args.load_debug_rollout_data
+        if replayed is not None:
+            require_samples(replayed, self.args.num_rollout)
+        self.data_source = _data_source(self.args) if replayed is None else None
         if path == f"{_DEFAULT}.generate_rollout" and self.args.custom_generate_function_path is None:
             if self.data_source is not None:
                 _require_text(f"--prompt-data {self.args.prompt_data}", self.data_source.dataset)

@@ -28,6 +28,14 @@ def save_samples(pattern: str, rollout_id: int, samples: Sequence[Sample]) -> No
         raise UserError(f"--save-debug-rollout-data {path}: {_line(error)}") from error
 
 
+def require_samples(pattern: str, num_rollout: int) -> None:
+    """Raises UserError for the first rollout that has no file."""
+    for rollout_id in range(num_rollout):
+        path = _path(pattern, rollout_id)
+        if not path.is_file():
+            raise UserError(f"--load-debug-rollout-data {path} does not exist: --num-rollout {num_rollout} needs it")
+
+
 def load_samples(pattern: str, rollout_id: int) -> list[Sample]:
     """Read what save_samples wrote; plain values only, no code is run. Raises UserError if the file can't be used."""
     path = _path(pattern, rollout_id)

@@ -52,8 +52,8 @@ REFUSED = [
         "--critic-global-batch-size 4 does not divide the 6 of 8 samples that --critic-holdout-fraction 0.25 leaves",
     ),
     (
-        "--critic-holdout-fraction 0.01 --critic-num-steps-per-rollout 2",
-        "--critic-num-steps-per-rollout 2 does not divide the 7 of 8 samples that --critic-holdout-fraction 0.01 leaves",
+        "--critic-holdout-fraction 0.01 --critic-num-steps-per-rollout 4",
+        "--critic-num-steps-per-rollout 4 does not divide the 6 of 8 samples that --critic-holdout-fraction 0.01 leaves",
     ),
     (
         "--critic-holdout-fraction 0.5 --rollout-batch-size 1 --n-samples-per-prompt 1",
@@ -62,7 +62,11 @@ REFUSED = [
     ("--critic-holdout-fraction 1", "--critic-holdout-fraction must lie in [0, 1), got 1.0"),
     ("--num-critic-only-steps 4", "--num-critic-only-steps 4 is more than --num-rollout 3"),
     ("--num-critic-only-steps -1", "--num-critic-only-steps must not be negative, got -1"),
-    ("--num-critic-only-steps 1 --advantage-estimator grpo", "--num-critic-only-steps is 1, but there is no critic to train"),
+    ("--eps-clip-high -0.1", "--eps-clip-high must not be negative, got -0.1"),
+    (
+        "--critic-load x --critic-hf-checkpoint y",
+        "--critic-load x and --critic-hf-checkpoint y contradict each other",
+    ),
     ("--kl-coef 0.1 --advantage-estimator cispo", "--kl-coef is 0.1, but --advantage-estimator cispo has no token rewards"),
     *(
         (f"--advantage-estimator {name} --n-samples-per-prompt 1", f"--advantage-estimator {name} compares the responses")

@@ -67,7 +67,7 @@ def test_a_metric_that_is_nan_is_shown_as_nan() -> None:
 
 def test_an_explained_variance_of_returns_that_do_not_vary_says_so() -> None:
     line = summary_line(0, 5, METRICS | {"train/critic-pass_2/explained_variance_after": math.nan}, None)
-    assert "explained variance 0.10 -> n/a (n/a: the returns do not vary) | value loss" in line
+    assert "explained variance 0.10 -> n/a (n/a: the returns measured do not vary) | value loss" in line
 
 
 def test_without_a_terminal_each_rollout_is_one_unwrapped_line() -> None:

@@ -19,8 +19,8 @@ def write(file: Path, spans: list[Span]) -> None:
 
 def test_spans_come_back_in_the_order_they_ended(tmp_path: Path) -> None:
     file = tmp_path / "timeline.jsonl"
-    write(file, SPANS[:1])
-    write(file, SPANS[1:])
+    file.write_text("left by an earlier start")
+    write(file, SPANS)
     assert read_timeline(file) == SPANS
 
 
@@ -45,8 +45,8 @@ def test_a_last_line_that_is_not_whole_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["{", "[1]", '{"phase": "generate"}'])
 def test_another_line_that_is_broken_names_the_file(tmp_path: Path, line: str) -> None:
     file = tmp_path / "timeline.jsonl"
-    file.write_text(line + "\n")
     write(file, SPANS)
+    file.write_text(line + "\n" + file.read_text())
     with pytest.raises(ValueError, match=f"^{file}: "):
         read_timeline(file)
 

@@ -176,3 +176,12 @@ def test_rollouts_that_were_saved_are_trained_on_again_without_prompts(model: Pa
     assert [sample.index for sample in load_samples(pattern, 1)] == [4, 5, 6, 7]
     with pytest.raises(UserError, match=r"^--load-debug-rollout-data .*2.pt: FileNotFoundError"):
         replaying.generate(2)
+
+
+def test_a_rollout_without_a_file_is_found_before_anything_starts(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "0.pt").write_bytes(b"")
+    pattern = str(tmp_path / "{rollout_id}.pt")
+    with pytest.raises(
+        UserError, match=rf"^--load-debug-rollout-data {tmp_path}/1.pt does not exist: --num-rollout 2 needs it$"
+    ):
+        manager(model, "None", "--load-debug-rollout-data", pattern)
