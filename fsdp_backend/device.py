@@ -77,3 +77,18 @@ def release_memory() -> None:
     """Hand unused memory of this process back to the accelerator."""
     if torch.accelerator.is_available():
         torch.accelerator.empty_cache()
+
+
+def random_state() -> dict[str, Tensor]:
+    """The state of torch's random generators of this process."""
+    state = {"cpu": torch.get_rng_state()}
+    if torch.accelerator.is_available():
+        state["accelerator"] = torch.get_device_module(current()).get_rng_state()
+    return state
+
+
+def set_random_state(state: dict[str, Tensor]) -> None:
+    """Let the generators go on from such a state; one saved with an accelerator goes on without, and the other way round."""
+    torch.set_rng_state(state["cpu"])
+    if torch.accelerator.is_available() and "accelerator" in state:
+        torch.get_device_module(current()).set_rng_state(state["accelerator"])

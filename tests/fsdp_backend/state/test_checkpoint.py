@@ -1,0 +1,198 @@
+"""A role's training state: written, read, and gone on from."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
+from fsdp_backend.session import Session
+from fsdp_backend.state.checkpoint import SUMMARY, load_checkpoint, save_checkpoint
+from fsdp_backend.state.weight_stream import full_weights
+from fsdp_backend.training.actor import Actor
+from fsdp_backend.training.critic import Critic
+from tests.tiny import random_batch, save_tiny_model
+from tests.worlds import run_world
+
+ROLLOUTS = 4
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    folder = save_tiny_model(tmp_path_factory.mktemp("policy"))
+    role = RoleConfig(
+        hf_checkpoint=str(folder), lr=1e-3, lr_decay_style="linear", global_batch_size=4, adam_eps=1e-3, weight_decay=0.1
+    )
+    return TrainConfig(role, role, PPOConfig(critic_update_steps=2), num_rollout=ROLLOUTS)
+
+
+def trained(
+    mesh: DeviceMesh, config: TrainConfig, first: int, last: int, load: Path | None, save: Path | None
+) -> dict[str, Any]:
+    """Rollouts [first, last), from a checkpoint and to one; what a run leaves in memory and in metrics."""
+    session = Session(config, mesh)
+    assert session.critic is not None
+    roles: dict[str, Actor | Critic] = {"actor": session.actor, "critic": session.critic}
+    torch.manual_seed(first)
+    if load is not None:
+        for name, role in roles.items():
+            role.learner.rollouts_trained = load_checkpoint(load / name, role.model, role.learner.optimizer, mesh)
+    metrics = [session.iterate(random_batch(8, rollout_id), rollout_id) for rollout_id in range(first, last)]
+    if save is not None:
+        for name, role in roles.items():
+            save_checkpoint(save / name, role.model, role.learner.optimizer, mesh, role.learner.rollouts_trained)
+    weights = {name: {n: t.clone() for n, t in full_weights(role.model)} for name, role in roles.items()}
+    return {"metrics": metrics, "weights": weights, "random": torch.get_rng_state()}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(settings: TrainConfig) -> dict[str, Any]:
+    return run_world(2, trained, settings, 0, ROLLOUTS, None, None)[0]  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def half(settings: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both roles after two rollouts, saved on two ranks."""
+    folder = tmp_path_factory.mktemp("half")
+    run_world(2, trained, settings, 0, 2, None, folder)
+    return folder
+
+
+def differences(one: dict[str, dict[str, Tensor]], other: dict[str, dict[str, Tensor]]) -> float:
+    assert {role: names.keys() for role, names in one.items()} == {role: names.keys() for role, names in other.items()}
+    return max(float((one[role][n] - t).norm() / t.norm()) for role in one for n, t in other[role].items())
+
+
+def test_what_goes_on_from_a_checkpoint_equals_what_was_never_interrupted_bit_for_bit(
+    settings: TrainConfig, half: Path, uninterrupted: dict[str, Any]
+) -> None:
+    for resumed in run_world(2, trained, settings, 2, ROLLOUTS, half, None):
+        assert differences(resumed["weights"], uninterrupted["weights"]) == 0
+        assert resumed["metrics"] == uninterrupted["metrics"][2:]
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_on_another_number_of_ranks_it_goes_on_the_same(
+    settings: TrainConfig, half: Path, uninterrupted: dict[str, Any], world: int
+) -> None:
+    for resumed in run_world(world, trained, settings, 2, ROLLOUTS, half, None):
+        assert differences(resumed["weights"], uninterrupted["weights"]) < 1e-6
+
+
+def test_sharded_in_copies_it_is_saved_once_and_loads_without(
+    settings: TrainConfig, tmp_path: Path, uninterrupted: dict[str, Any]
+) -> None:
+    copies = replace(settings.actor, dp_replicate_size=2)
+    run_world(2, trained, replace(settings, actor=copies, critic=copies), 0, 2, None, tmp_path)
+    (resumed,) = run_world(1, trained, settings, 2, ROLLOUTS, tmp_path, None)
+    assert differences(resumed["weights"], uninterrupted["weights"]) < 1e-6
+
+
+def generators(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> tuple[Tensor, Tensor]:
+    """Random numbers that follow a save, and those that follow its load."""
+    session = Session(config, mesh)
+    torch.manual_seed(mesh.get_rank())
+    torch.rand(3)
+    save_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh, 0)
+    following = torch.rand(5)
+    torch.manual_seed(99)
+    load_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh)
+    return following, torch.rand(5)
+
+
+def test_every_rank_goes_on_with_its_own_random_numbers(settings: TrainConfig, tmp_path: Path) -> None:
+    (first, again), (second, and_again) = run_world(2, generators, settings, tmp_path / "actor")
+    assert torch.equal(first, again)
+    assert torch.equal(second, and_again)
+    assert not torch.equal(first, second)
+
+
+def test_nothing_in_it_is_pickled(half: Path) -> None:
+    files = sorted(file for file in half.rglob("*") if file.is_file())
+    assert {file.suffix for file in files} == {".safetensors", ".json"}
+    assert all(b"GLOBAL" not in file.read_bytes() and b"\x80\x04\x95" not in file.read_bytes()[:16] for file in files)
+
+
+def refusal(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> str:
+    session = Session(config, mesh)
+    try:
+        load_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _without_summary(folder: Path) -> None:
+    (folder / SUMMARY).unlink()
+
+
+def _torn_summary(folder: Path) -> None:
+    (folder / SUMMARY).write_text((folder / SUMMARY).read_text()[:50])
+
+
+def _torn_shard(folder: Path) -> None:
+    shard = sorted((folder / "shards").iterdir())[1]
+    shard.write_bytes(shard.read_bytes()[:-100])
+
+
+def _lost_shard(folder: Path) -> None:
+    sorted((folder / "shards").iterdir())[1].unlink()
+
+
+def _another_shape(folder: Path) -> None:
+    summary = json.loads((folder / SUMMARY).read_text())
+    summary["tensors"]["model.model.norm.weight"] = [[64], "float32"]
+    (folder / SUMMARY).write_text(json.dumps(summary))
+
+
+BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no summary": (_without_summary, "has no role.json"),
+    "torn summary": (_torn_summary, "role.json can't be read"),
+    "torn shard": (_torn_shard, "can't be read"),
+    "lost shard": (_lost_shard, "can't be read"),
+    "another model": (
+        _another_shape,
+        "is of another model: model.model.norm.weight is [[64], 'float32'], not [[32], 'float32']",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_torn_or_of_another_model_is_refused_on_every_rank(
+    case: str, settings: TrainConfig, half: Path, tmp_path: Path
+) -> None:
+    break_it, message = BROKEN[case]
+    shutil.copytree(half / "actor", tmp_path / "actor")
+    break_it(tmp_path / "actor")
+    for refused in run_world(2, refusal, settings, tmp_path / "actor"):
+        assert message in refused
+        assert "\n" not in refused
+
+
+def test_another_optimizer_is_refused(settings: TrainConfig, half: Path) -> None:
+    other = replace(settings, actor=replace(settings.actor, optimizer="torch.optim.SGD"))
+    assert "is of optimizer AdamW, not SGD" in run_world(1, refusal, other, half / "actor")[0]
+
+
+def unwritable(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> str:
+    session = Session(config, mesh)
+    with pytest.raises(OSError, match="can't be written") as refused:
+        save_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh, 0)
+    return str(refused.value)
+
+
+def test_a_checkpoint_is_never_written_over_another_nor_where_there_can_be_none(
+    settings: TrainConfig, half: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    before = (half / "actor" / SUMMARY).read_text()
+    for folder, why in ((half / "actor", "FileExistsError"), (tmp_path / "file" / "actor", "NotADirectoryError")):
+        assert all(why in message for message in run_world(2, unwritable, settings, folder))
+    assert (half / "actor" / SUMMARY).read_text() == before
