@@ -62,15 +62,21 @@ def train_command(words: list[str]) -> None:
     # From here on torch is needed, which --help and flag errors do without.
     from slime.arguments.notices import notices
     from slime.arguments.parse import as_flags
+    from slime.checkpoint import resumed_from
     from slime.observability.run_log import RunLog
     from slime.rollout.manager import RolloutManager
     from slime.train import train
 
+    unit = resumed_from(config)
+    first = 0 if unit is None else unit.state.rollout_id + 1
+    if first >= config.run.num_rollout:
+        print(f"nothing left to do: {first} rollouts are done, --num-rollout is {config.run.num_rollout}")
+        return
     rollouts = RolloutManager(config)
     run_dir = Path(config.run.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}").resolve()
     passes = config.ppo.critic_passes if config.ppo.uses_critic else 0
     try:
-        log = RunLog(run_dir, config.flags(), config.run.num_rollout, passes)
+        log = RunLog(run_dir, config.flags(), config.run.num_rollout, passes, first)
     except (OSError, ValueError) as error:
         raise UserError(f"--run-dir {error}") from error
     if config.run.launcher == "local":
@@ -89,7 +95,7 @@ def train_command(words: list[str]) -> None:
         with log:
             if cluster.router is not None:
                 rollouts.connect(*cluster.router)
-            train(config, rollouts, cluster, log)
+            train(config, rollouts, cluster, log, unit)
     finally:
         cluster.close()
     print(f"checkpoint: {run_dir / 'checkpoints' / 'latest'}")

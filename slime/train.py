@@ -10,6 +10,7 @@ from slime.backends.cluster import Cluster
 from slime.backends.fsdp_utils.group import Pending
 from slime.backends.fsdp_utils.weight_sync import WeightSync
 from slime.backends.fsdp_utils.worker import Trained
+from slime.checkpoint import DriverState, Unit, begin, commit
 from slime.observability.run_log import RunLog
 from slime.rollout.manager import RolloutManager
 
@@ -24,13 +25,15 @@ class Unfinished:
     critic: Pending[Trained] | None
 
 
-def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: RunLog) -> None:
-    """Run `num_rollout` rollouts. The critic's K passes run beside the actor's update, the weight update and the next
-    generation; the first thing to wait for them is the next rollout's values (or, with values after the update, the actor)."""
+def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: RunLog, unit: Unit | None = None) -> None:
+    """Run `num_rollout` rollouts, or those left after a checkpoint. The critic's K passes run beside the actor's update, the
+    weight update and the next generation; the first thing to wait for them is the next rollout's values (or, with values after
+    the update, the actor)."""
     weights = WeightSync(cluster.actor, cluster.engine_urls, log.run_dir / "weight_transfer")
+    first = 0 if unit is None else resume(unit, rollouts, cluster, weights)
     unfinished: Unfinished | None = None
     try:
-        for rollout_id in range(config.run.num_rollout):
+        for rollout_id in range(first, config.run.num_rollout):
             metrics = evaluate(config, rollouts, log, rollout_id)
             with log.phase("generate"):
                 batch, rollout_metrics = rollouts.generate(rollout_id)
@@ -45,17 +48,44 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
                 if cluster.engine_urls:
                     with log.phase("update_weights"):
                         weights.update()
-            if is_due(config.run.save_interval, rollout_id + 1) or rollout_id + 1 == config.run.num_rollout:
+            due = is_due(config.run.save_interval, rollout_id + 1) or rollout_id + 1 == config.run.num_rollout
+            if due:
                 with log.phase("save"):
-                    save(cluster, log.run_dir / "checkpoints", rollout_id)
+                    export(cluster, log.run_dir / "checkpoints", rollout_id)
+            unfinished = Unfinished(rollout_id, metrics | rollout_metrics | log.take_times(), len(batch.tokens), critic_update)
+            if due and config.run.save is not None:
+                previous, unfinished = unfinished, None
+                finish(previous, log)
+                save(config, rollouts, cluster, weights, log, rollout_id)
             if config.cluster.offload_train:
                 leave_accelerator(cluster)
-            unfinished = Unfinished(rollout_id, metrics | rollout_metrics | log.take_times(), len(batch.tokens), critic_update)
     finally:  # a rollout is recorded even if the one after it fails
         finish(unfinished, log)
     final = evaluate(config, rollouts, log, config.run.num_rollout, last=True)
     if final:
         log.write_final_evaluation(final)
+
+
+def resume(unit: Unit, rollouts: RolloutManager, cluster: Cluster, weights: WeightSync) -> int:
+    """Put a checkpoint's state into every part; returns the rollout to go on with."""
+    for role, group in cluster.roles().items():
+        group.load(unit.folder / role)
+    rollouts.load_state_dict(unit.state.data)
+    weights.resume(unit.state.weight_version)
+    return unit.state.rollout_id + 1
+
+
+def save(
+    config: RunConfig, rollouts: RolloutManager, cluster: Cluster, weights: WeightSync, log: RunLog, rollout_id: int
+) -> None:
+    """Write all that a run needs to go on after this rollout, as one unit. The rollout's own metrics are on disk by now."""
+    assert config.run.save is not None
+    with log.phase("save"):
+        folder = begin(Path(config.run.save), rollout_id)
+        for pending in [group.start_save(folder / role) for role, group in cluster.roles().items()]:
+            pending.result()
+        state = DriverState(rollout_id, weights.version, tuple(cluster.roles()), rollouts.state_dict())
+        commit(folder, state, config.run.keep_last)
 
 
 def with_old_log_probs(batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog, rollout_id: int) -> RolloutBatch:
@@ -97,9 +127,9 @@ def update_actor(batch: RolloutBatch, cluster: Cluster, log: RunLog, rollout_id:
 
 def leave_accelerator(cluster: Cluster) -> None:
     """Wait until the actor has left it; the critic leaves when its passes are done."""
-    sleeping = [group.start_sleep() for group in (cluster.actor, cluster.critic) if group is not None]
-    if cluster.actor is not None:
-        sleeping[0].result()
+    sleeping = {role: group.start_sleep() for role, group in cluster.roles().items()}
+    if "actor" in sleeping:
+        sleeping["actor"].result()
 
 
 def evaluate(config: RunConfig, rollouts: RolloutManager, log: RunLog, rollout_id: int, last: bool = False) -> dict[str, float]:
@@ -129,12 +159,11 @@ def finish(rollout: Unfinished | None, log: RunLog) -> None:
     log.write(rollout.rollout_id, metrics, rollout.tokens)
 
 
-def save(cluster: Cluster, folder: Path, rollout_id: int) -> None:
+def export(cluster: Cluster, folder: Path, rollout_id: int) -> None:
     """Write both roles as Hugging Face folders under `rollout_<id>`, and point `latest` at it once both are whole."""
     name = f"rollout_{rollout_id}"
-    for role, group in (("actor", cluster.actor), ("critic", cluster.critic)):
-        if group is not None:
-            group.export(folder / name / role)
+    for role, group in cluster.roles().items():
+        group.export(folder / name / role)
     link = folder / "latest"
     if link.is_symlink():
         link.unlink()

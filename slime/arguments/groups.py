@@ -24,8 +24,17 @@ class RunArgs:
     debugger."""
     run_dir: str | None = None
     """Folder for the resolved config, metrics, report and checkpoints; must not hold a run yet. None: runs/<date and time>."""
+    save: str | None = None
+    """Folder for training state, from which --load goes on exactly: both roles, optimizers, clocks, random generators and the
+    place in the data. None: none is saved."""
     save_interval: int | None = None
-    """Save a checkpoint every so many rollouts. None: only after the last."""
+    """Save every so many rollouts, and after the last: training state to --save, and both models as Hugging Face folders to
+    checkpoints/ of the run. None: only after the last."""
+    keep_last: int | None = None
+    """How many checkpoints stay in --save; older ones are deleted. None: all."""
+    load: str | None = None
+    """Go on from the newest checkpoint in this folder, which a run wrote by --save. If it is also the folder of --save and
+    holds none yet, the run starts from the beginning; otherwise that is an error. None: start from the beginning."""
     critic_load: str | None = None
     """Earlier critic to start from: a folder with its value head, as a run leaves in checkpoints/latest/critic. None:
     --critic-hf-checkpoint, with a fresh head if that has none."""

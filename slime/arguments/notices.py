@@ -80,6 +80,7 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
             ("ref_load", "kl_loss_type"),
             "neither --use-kl-loss nor --kl-coef asks for a reference",
         ),
+        (config.run.save is None, ("keep_last",), "it is for --save"),
         (config.rollout.load_debug_rollout_data is not None, _REWARDS, "samples and rewards come from disk"),
     ]
 

@@ -38,6 +38,7 @@ def _positive_counts(config: RunConfig) -> None:
         "rollout_num_gpus",
         "sglang_server_concurrency",
         "save_interval",
+        "keep_last",
         "eval_interval",
     ):
         if flags[name] is not None and flags[name] < 1:

@@ -24,10 +24,13 @@ class Cluster:
     router: tuple[str, int] | None = None
     """Host and port that generate requests go to."""
 
+    def roles(self) -> dict[str, TrainGroup]:
+        """The roles that this run has, by name."""
+        return {name: group for name, group in (("actor", self.actor), ("critic", self.critic)) if group is not None}
+
     def describe(self) -> str:
         """Who runs, in a line."""
-        roles = {"actor": self.actor, "critic": self.critic}
-        parts = [f"{name} {group.size} ranks" for name, group in roles.items() if group is not None]
+        parts = [f"{name} {group.size} ranks" for name, group in self.roles().items()]
         return ", ".join([*parts, f"rollout {len(self.engine_urls)} engines"] if self.engine_urls else parts)
 
     def close(self) -> None:

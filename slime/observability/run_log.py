@@ -12,7 +12,7 @@ import yaml
 from slime.observability.progress import Progress
 from slime.observability.timeline import Span, TimelineWriter
 from slime.observability.timers import PhaseTimer
-from slime.observability.writers import JsonlWriter, TensorBoardWriter
+from slime.observability.writers import JsonlWriter, TensorBoardWriter, keep_before
 
 METRICS_FILE = "metrics.jsonl"
 CONFIG_FILE = "config.yaml"
@@ -23,10 +23,15 @@ class RunLog:
     """Writes config.yaml, metrics.jsonl, timeline.jsonl and TensorBoard events, shows the live line, and on leaving, however
     that comes about, draws report.html."""
 
-    def __init__(self, run_dir: Path, flags: Mapping[str, Any], num_rollout: int, critic_passes: int) -> None:
-        """Makes the folder. Raises ValueError if it holds a run with rollouts already: nothing is overwritten."""
+    def __init__(
+        self, run_dir: Path, flags: Mapping[str, Any], num_rollout: int, critic_passes: int, first_rollout: int = 0
+    ) -> None:
+        """Makes the folder. Raises ValueError if it holds a run with rollouts already: nothing is overwritten. A run that goes
+        on, with `first_rollout`, drops what its folder holds of that rollout and later ones, which it does again."""
         metrics = run_dir / METRICS_FILE
-        if metrics.exists() and metrics.stat().st_size:
+        if first_rollout:
+            keep_before(metrics, first_rollout)
+        elif metrics.exists() and metrics.stat().st_size:
             raise ValueError(f"{run_dir} holds a run already: choose another folder, or move that one away")
         run_dir.mkdir(parents=True, exist_ok=True)
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()}
@@ -35,7 +40,7 @@ class RunLog:
         self.progress = Progress(num_rollout, critic_passes)
         self._num_rollout = num_rollout
         self._timer = PhaseTimer()
-        self._writers = (JsonlWriter(metrics), TensorBoardWriter(run_dir / "tensorboard"))
+        self._writers = (JsonlWriter(metrics), TensorBoardWriter(run_dir / "tensorboard", first_rollout))
         self._timeline = TimelineWriter(run_dir / TIMELINE_FILE)
         self._began = time.time()
         self._written_at = 0.0

@@ -36,11 +36,11 @@ class JsonlWriter:
 class TensorBoardWriter:
     """Writes each metric as a TensorBoard scalar, the rollout's number being the step."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, first_rollout: int = 0) -> None:
         # Imported here because it loads torch, which readers of metrics do not need.
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(directory))
+        self._writer = SummaryWriter(str(directory), purge_step=first_rollout or None)
 
     def write(self, rollout_id: int, metrics: Mapping[str, float]) -> None:
         """Add one rollout's scalars and flush them, so that an open TensorBoard shows them at once."""
@@ -53,6 +53,18 @@ class TensorBoardWriter:
     def close(self) -> None:
         """Close the event file."""
         self._writer.close()
+
+
+def keep_before(path: Path, rollout_id: int) -> None:
+    """Drop the lines of this rollout and later ones, if there is a file."""
+    if not path.exists():
+        return
+    _mend_last_line(path)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)[ROLLOUT_KEY] < rollout_id]
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text("".join(kept), encoding="utf-8")
+    partial.replace(path)
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

@@ -6,6 +6,8 @@ from typing import Any
 from slime.utils.data import Dataset
 from slime.utils.types import Sample
 
+_CURSOR = ("epoch_id", "sample_offset", "sample_group_index", "sample_index")
+
 
 class RolloutDataSource:
     """Hands out prompts in groups, epoch after epoch, and numbers every sample of the run."""
@@ -28,6 +30,19 @@ class RolloutDataSource:
             seed=args.rollout_seed,
         )
         if args.rollout_shuffle:
+            self.dataset.shuffle(self.epoch_id)
+
+    def state_dict(self) -> dict[str, int]:
+        """Where it stands."""
+        return {name: getattr(self, name) for name in _CURSOR}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there. Raises ValueError if the data is shorter than that."""
+        if state["sample_offset"] > len(self.dataset):
+            raise ValueError(f"has {len(self.dataset)} rows, the checkpoint stands at row {state['sample_offset']}: other data")
+        for name in _CURSOR:
+            setattr(self, name, state[name])
+        if self.args.rollout_shuffle:
             self.dataset.shuffle(self.epoch_id)
 
     def get_samples(self, num_samples: int) -> list[list[Sample]]:

@@ -46,6 +46,18 @@ class RolloutManager:
             for name, dataset in self.args.eval_datasets.items():
                 _require_text(f"--eval-prompt-data {name}", dataset)
 
+    def state_dict(self) -> dict[str, int]:
+        """Where the data source stands; empty where rollouts are read from disk."""
+        return {} if self.data_source is None else self.data_source.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the data source go on from there."""
+        if self.data_source is not None and state:
+            try:
+                self.data_source.load_state_dict(state)
+            except ValueError as error:
+                raise UserError(f"--prompt-data {self.args.prompt_data} {error}") from error
+
     def longest_prompt(self) -> int:
         """Tokens of the longest prompt in the data; the limit where prompts are not text yet."""
         if self.data_source is None:

@@ -49,6 +49,14 @@ class TrainGroup(ABC):
         """Leave the accelerator after what was submitted before, until the next verb."""
         return self.submit("sleep")
 
+    def start_save(self, folder: Path) -> Pending[None]:
+        """Begin to write the training state, after what was submitted before."""
+        return self.submit("save", folder)
+
+    def load(self, folder: Path) -> None:
+        """Go on from training state."""
+        self.submit("load", folder).result()
+
     def export(self, folder: Path) -> None:
         """Write a Hugging Face folder."""
         self.submit("export", folder).result()

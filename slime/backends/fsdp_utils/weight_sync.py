@@ -17,6 +17,12 @@ class WeightSync:
         self.actor, self.engine_urls, self.folder = actor, engine_urls, folder
         self.version = 0
 
+    def resume(self, version: int) -> None:
+        """Bring the actor's weights, read from a checkpoint, to every engine as this version."""
+        if version and self.engine_urls:
+            self.version = version - 1
+            self.update()
+
     def update(self) -> None:
         """Bring the actor's weights to every engine; raises if an engine refuses them."""
         assert self.actor is not None

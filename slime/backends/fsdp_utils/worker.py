@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from fsdp_backend import device
 from fsdp_backend.batch.columns import Floats, RolloutBatch
 from fsdp_backend.distributed.world import Rendezvous, join, leave
+from fsdp_backend.state.checkpoint import load_checkpoint, save_checkpoint
 from fsdp_backend.state.hf_export import export_hf
 from fsdp_backend.training.actor import Actor
 from fsdp_backend.training.critic import Critic
@@ -36,6 +39,7 @@ class TrainWorker:
         mesh = join(meeting)
         train = config.train_config()
         self.rank = meeting.rank
+        torch.manual_seed(train.seed + self.rank)
         self.source = Path((train.actor if role == "actor" else train.critic).hf_checkpoint)
         self.role: Actor | Critic = Actor(train, mesh, custom_correction(config)) if role == "actor" else Critic(train, mesh)
 
@@ -62,6 +66,21 @@ class TrainWorker:
         """Write the role's model as a Hugging Face folder."""
         self.role.learner.wake()
         export_hf(self.role.model, folder, self.source)
+
+    def save(self, folder: Path) -> None:
+        """Write all that the role needs to go on from here."""
+        learner = self.role.learner
+        learner.wake()
+        try:
+            save_checkpoint(folder, self.role.model, learner.optimizer, learner.mesh, learner.rollouts_trained)
+        except OSError as error:  # a full disk is not ours to mend: one line
+            raise ValueError(str(error)) from error
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        learner = self.role.learner
+        learner.wake()
+        learner.rollouts_trained = load_checkpoint(folder, self.role.model, learner.optimizer, learner.mesh)
 
     def sleep(self) -> None:
         """Leave the accelerator to others until the next verb."""

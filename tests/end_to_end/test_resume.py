@@ -1,0 +1,168 @@
+"""A run that was stopped goes on as if it had not been."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from slime.rollout.manager import RolloutManager
+from tests.end_to_end.runs import make_inputs, metrics_of, ppo_flags, run, untimed
+
+ROLLOUTS = 5
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+def flags(inputs: Path, folder: Path, *extra: str) -> list[str]:
+    """Everything that has a state of its own: a clock with decay, rollouts for the critic alone, a KL penalty, shuffled data
+    that lasts for two rollouts, evaluations."""
+    words = ["--num-rollout", str(ROLLOUTS), "--save", str(folder / "state"), "--save-interval", "1", "--kl-coef", "0.05"]
+    words += ["--lr-decay-style", "linear", "--num-critic-only-steps", "1", "--normalize-advantages", "--keep-last", "2"]
+    words += ["--eval-interval", "2", "--eval-prompt-data", "held", str(inputs / "prompts.jsonl")]
+    return ppo_flags(inputs, folder / "run", *words, *extra)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    assert run(flags(inputs, folder)) == 0
+    return folder
+
+
+def assert_same_outcome(one: Path, other: Path) -> None:
+    assert untimed(metrics_of(one / "run")) == untimed(metrics_of(other / "run"))
+    for role in ("actor", "critic"):
+        weights, same = (folder / "run" / "checkpoints" / "latest" / role / "model.safetensors" for folder in (one, other))
+        assert weights.read_bytes() == same.read_bytes()
+    final = f"rollout_{ROLLOUTS - 1:06d}"
+    for file in sorted((one / "state" / final).rglob("*.safetensors")):
+        state, same_state = load_file(file), load_file(other / "state" / file.relative_to(one / "state"))
+        assert state.keys() == same_state.keys()
+        assert all(torch.equal(tensor, same_state[name]) for name, tensor in state.items()), file
+
+
+def interrupt_at(rollout: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate = RolloutManager.generate
+
+    def interrupted(self: RolloutManager, rollout_id: int) -> Any:
+        if rollout_id == rollout:
+            monkeypatch.setattr(RolloutManager, "generate", generate)
+            raise KeyboardInterrupt
+        return generate(self, rollout_id)
+
+    monkeypatch.setattr(RolloutManager, "generate", interrupted)
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
+    stop: int,
+    inputs: Path,
+    uninterrupted: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    interrupt_at(stop, monkeypatch)
+    assert run(flags(inputs, tmp_path)) == 130
+    assert run(flags(inputs, tmp_path, "--load", str(tmp_path / "state"))) == 0
+    assert f"going on from {tmp_path}/state/rollout_{stop - 1:06d}: {stop} of 5 rollouts are done" in capsys.readouterr().out
+    assert_same_outcome(uninterrupted, tmp_path)
+
+
+def started(words: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "slime.cli", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def test_killed_while_it_saves_it_goes_on_from_the_last_whole_unit(inputs: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    process = started(flags(inputs, tmp_path))
+    # The critic is written after the actor: at this moment the third unit is half there.
+    while not (tmp_path / "state" / "rollout_000002" / "actor").exists() and process.poll() is None:
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert run(flags(inputs, tmp_path, "--load", str(tmp_path / "state"))) == 0
+    assert_same_outcome(uninterrupted, tmp_path)
+
+
+def test_only_the_last_units_are_kept_each_with_its_marker(uninterrupted: Path) -> None:
+    assert sorted(path.name for path in (uninterrupted / "state").iterdir()) == ["rollout_000003", "rollout_000004"]
+    for unit in (uninterrupted / "state").iterdir():
+        assert sorted(path.name for path in unit.iterdir()) == ["actor", "committed.json", "critic"]
+
+
+def test_a_run_that_is_done_says_so(
+    inputs: Path, uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*flags(inputs, tmp_path), "--save", "None", "--load", str(uninterrupted / "state")]) == 0
+    assert "nothing left to do: 5 rollouts are done, --num-rollout is 5" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_for_saving_that_is_empty_yet_starts_from_the_beginning(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(flags(inputs, tmp_path, "--load", str(tmp_path / "state"), "--num-rollout", "1")) == 0
+    assert f"no checkpoint in {tmp_path}/state yet: from the beginning" in capsys.readouterr().out
+
+
+def _no_marker(unit: Path) -> None:
+    (unit / "committed.json").unlink()
+
+
+def _torn_marker(unit: Path) -> None:
+    (unit / "committed.json").write_text("{")
+
+
+def _no_critic(unit: Path) -> None:
+    shutil.rmtree(unit / "critic")
+
+
+def _critic_of_another(unit: Path) -> None:
+    shutil.rmtree(unit / "critic")
+    shutil.copytree(unit / "actor", unit / "critic")
+
+
+BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no marker": (_no_marker, "holds no committed checkpoint"),
+    "torn marker": (_torn_marker, "committed.json can't be read"),
+    "missing half": (_no_critic, "critic has no role.json"),
+    "wrong half": (_critic_of_another, "is of another model"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_torn_is_one_line_and_never_a_fresh_start(
+    case: str, inputs: Path, uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    break_it, message = BROKEN[case]
+    shutil.copytree(uninterrupted / "state" / "rollout_000003", tmp_path / "broken" / "rollout_000003")
+    break_it(tmp_path / "broken" / "rollout_000003")
+    assert run(flags(inputs, tmp_path, "--load", str(tmp_path / "broken"))) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("slime: error: ")
+    assert message in error
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+def test_units_of_two_runs_never_mix(
+    inputs: Path, uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*flags(inputs, tmp_path), "--save", str(uninterrupted / "state")]) == 2
+    assert "holds checkpoints already: go on from them by --load" in capsys.readouterr().err
