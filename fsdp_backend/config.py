@@ -64,6 +64,8 @@ class RoleConfig:
     """Weight decay, on matrices only (not on norms and biases); AdamW's is decoupled."""
     clip_grad: float = 1.0
     """Largest gradient norm of an optimizer step; larger gradients are scaled down to it. 0 turns clipping off."""
+    max_skipped_steps: int = 10
+    """Optimizer steps in a row that may be skipped because their gradient is not finite; one more ends the run."""
     freeze_params_name_list: tuple[str, ...] | None = None
     """Regular expressions, searched in parameter names; what they find is not trained."""
     only_train_params_name_list: tuple[str, ...] | None = None
@@ -105,6 +107,7 @@ class RoleConfig:
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} must be at least 1, got {value}")
         _require(self.clip_grad >= 0, f"clip_grad must not be negative (0 turns it off), got {self.clip_grad}")
+        _require(self.max_skipped_steps >= 0, f"max_skipped_steps must not be negative, got {self.max_skipped_steps}")
         _require(0 <= self.adam_beta1 < 1, f"adam_beta1 must lie in [0, 1), got {self.adam_beta1}")
         _require(0 <= self.adam_beta2 < 1, f"adam_beta2 must lie in [0, 1), got {self.adam_beta2}")
         _require(self.dp_replicate_size >= 1, f"dp_replicate_size must be at least 1, got {self.dp_replicate_size}")

@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"slime: error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("slime: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print(f"slime: interrupted {stopped}".strip(), file=sys.stderr)
         return 130
     return 0
 
@@ -65,6 +65,7 @@ def train_command(words: list[str]) -> None:
     from slime.checkpoint import resumed_from
     from slime.observability.run_log import RunLog
     from slime.rollout.manager import RolloutManager
+    from slime.stopping import StopRequest
     from slime.train import train
 
     unit = resumed_from(config)
@@ -92,10 +93,10 @@ def train_command(words: list[str]) -> None:
         raise UserError(as_flags(str(error))) from error
     print(f"started: {cluster.describe()}", flush=True)
     try:
-        with log:
+        with log, StopRequest() as stop:
             if cluster.router is not None:
                 rollouts.connect(*cluster.router)
-            train(config, rollouts, cluster, log, unit)
+            train(config, rollouts, cluster, log, stop, unit)
     finally:
         cluster.close()
     print(f"checkpoint: {run_dir / 'checkpoints' / 'latest'}")

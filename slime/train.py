@@ -13,6 +13,7 @@ from slime.backends.fsdp_utils.worker import Trained
 from slime.checkpoint import DriverState, Unit, begin, commit
 from slime.observability.run_log import RunLog
 from slime.rollout.manager import RolloutManager
+from slime.stopping import StopRequest
 
 
 @dataclass
@@ -25,7 +26,9 @@ class Unfinished:
     critic: Pending[Trained] | None
 
 
-def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: RunLog, unit: Unit | None = None) -> None:
+def train(
+    config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: RunLog, stop: StopRequest, unit: Unit | None = None
+) -> None:
     """Run `num_rollout` rollouts, or those left after a checkpoint. The critic's K passes run beside the actor's update, the
     weight update and the next generation; the first thing to wait for them is the next rollout's values (or, with values after
     the update, the actor)."""
@@ -48,7 +51,8 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
                 if cluster.engine_urls:
                     with log.phase("update_weights"):
                         weights.update()
-            due = is_due(config.run.save_interval, rollout_id + 1) or rollout_id + 1 == config.run.num_rollout
+            last, stopping = rollout_id + 1 == config.run.num_rollout, stop.requested
+            due = is_due(config.run.save_interval, rollout_id + 1) or last or stopping
             if due:
                 with log.phase("save"):
                     export(cluster, log.run_dir / "checkpoints", rollout_id)
@@ -59,11 +63,23 @@ def train(config: RunConfig, rollouts: RolloutManager, cluster: Cluster, log: Ru
                 save(config, rollouts, cluster, weights, log, rollout_id)
             if config.cluster.offload_train:
                 leave_accelerator(cluster)
+            if stopping and not last:
+                raise KeyboardInterrupt(how_to_go_on(config, rollout_id + 1))
     finally:  # a rollout is recorded even if the one after it fails
         finish(unfinished, log)
     final = evaluate(config, rollouts, log, config.run.num_rollout, last=True)
     if final:
         log.write_final_evaluation(final)
+
+
+def how_to_go_on(config: RunConfig, rollouts_done: int) -> str:
+    """What a person who stopped the run wants to know."""
+    done = f"after {rollouts_done} of {config.run.num_rollout} rollouts"
+    return (
+        f"{done}; go on by --load {config.run.save}"
+        if config.run.save
+        else f"{done}; without --save there is nothing to go on from"
+    )
 
 
 def resume(unit: Unit, rollouts: RolloutManager, cluster: Cluster, weights: WeightSync) -> int:

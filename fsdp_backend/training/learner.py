@@ -61,6 +61,7 @@ class Learner:
         self.cost = sample_cost(model)
         self.optimizer = build_optimizer(model, role)
         self.rollouts_trained = 0
+        self.skipped_in_a_row = 0
         self.frozen: tuple[nn.Module, ...] = ()
         self.asleep = False
 
@@ -154,7 +155,20 @@ class Learner:
             for name, value in metrics.items():
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + (value.detach() * weight).sum()
         norm, taken = clip_and_step(self.optimizer, self.model.parameters(), self.role.clip_grad)
-        return all_sum_metrics(sums, self.mesh), norm, taken
+        totals = all_sum_metrics(sums, self.mesh)
+        self._count_skipped(taken, norm, totals)
+        return totals, norm, taken
+
+    def _count_skipped(self, taken: bool, norm: float, metrics: dict[str, float]) -> None:
+        """Raises ValueError, with what the last step saw, once more were skipped in a row than allowed."""
+        self.skipped_in_a_row = 0 if taken else self.skipped_in_a_row + 1
+        if self.skipped_in_a_row > self.role.max_skipped_steps:
+            name = "actor" if isinstance(self.model, PolicyModel) else "critic"
+            seen = ", ".join(f"{metric} {value:.4g}" for metric, value in metrics.items())
+            raise ValueError(
+                f"{self.skipped_in_a_row} optimizer steps of the {name} in a row met a gradient that is not finite, more than "
+                f"max_skipped_steps {self.role.max_skipped_steps}; the last had gradient norm {norm}, {seen}"
+            )
 
 
 def _one_sample_a_row(model: Any, role: RoleConfig, mesh: DeviceMesh) -> RoleConfig:

@@ -101,6 +101,26 @@ def test_killed_while_it_saves_it_goes_on_from_the_last_whole_unit(inputs: Path,
     assert_same_outcome(uninterrupted, tmp_path)
 
 
+def test_asked_to_stop_it_finishes_the_rollout_saves_and_says_how_to_go_on(
+    inputs: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-m", "slime.cli", *flags(inputs, tmp_path, "--save-interval", "100")]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("rollout 1/"):
+        pass
+    process.send_signal(signal.SIGTERM)
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "SIGTERM: stopping after this rollout" in out
+    done = len(metrics_of(tmp_path / "run"))
+    assert error.splitlines()[-1] == (
+        f"slime: interrupted after {done} of {ROLLOUTS} rollouts; go on by --load {tmp_path / 'state'}"
+    )
+    assert run(flags(inputs, tmp_path, "--load", str(tmp_path / "state"))) == 0
+    assert_same_outcome(uninterrupted, tmp_path)
+
+
 def test_only_the_last_units_are_kept_each_with_its_marker(uninterrupted: Path) -> None:
     assert sorted(path.name for path in (uninterrupted / "state").iterdir()) == ["rollout_000003", "rollout_000004"]
     for unit in (uninterrupted / "state").iterdir():

@@ -86,6 +86,30 @@ def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(checkp
         assert all(finite)
 
 
+def skipped_in_a_row(mesh: DeviceMesh, settings: TrainConfig) -> tuple[int, str]:
+    """Updates of two steps each: one of them fine, one and then more poisoned. How many went through, and the error."""
+    critic = Critic(settings, mesh)
+    batch = random_batch(8)
+    batch = with_returns(batch.with_columns(values=critic.values(batch)), settings.ppo)
+    poisoned = batch.with_columns(returns=np.full_like(batch.column("returns"), np.inf))
+    for number, each in enumerate((poisoned, batch, poisoned, poisoned)):
+        try:
+            critic.update(each, number)
+        except ValueError as error:
+            return number, str(error)
+    return 4, ""
+
+
+def test_too_many_skipped_steps_in_a_row_end_the_run_with_what_was_seen(checkpoint: Path) -> None:
+    for number, error in run_world(2, skipped_in_a_row, config(checkpoint, max_skipped_steps=3)):
+        assert number == 3
+        assert error.startswith(
+            "4 optimizer steps of the critic in a row met a gradient that is not finite, more than max_skipped"
+        )
+        assert "gradient norm nan" in error or "gradient norm inf" in error
+        assert "value_loss inf" in error
+
+
 def unfinished_gradients(mesh: DeviceMesh, settings: TrainConfig) -> int:
     """How many reductions over ranks a pass of several micro-batches a step started."""
     critic = Critic(settings, mesh)
