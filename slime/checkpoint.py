@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fsdp_backend.state.checkpoint import write_durably
+from fsdp_backend.state.checkpoint import export_checkpoint, write_durably
 from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
 
@@ -68,13 +68,34 @@ def resumed_from(config: RunConfig) -> Unit | None:
 def newest(folder: Path) -> Unit | None:
     """The committed unit of the latest rollout; None if there is none. Raises UserError for a marker that can't be read."""
     committed = sorted(marker.parent for marker in folder.glob(f"rollout_*/{_MARKER}"))
-    if not committed:
-        return None
+    return _read(committed[-1]) if committed else None
+
+
+def _read(folder: Path) -> Unit:
     try:
-        content = json.loads((committed[-1] / _MARKER).read_text())
-        return Unit(committed[-1], DriverState(**{**content, "roles": tuple(content["roles"])}))
+        content = json.loads((folder / _MARKER).read_text())
+        return Unit(folder, DriverState(**{**content, "roles": tuple(content["roles"])}))
     except (KeyError, OSError, TypeError, ValueError) as error:
-        raise UserError(f"--load {committed[-1] / _MARKER} can't be read: {' '.join(str(error).split())}") from error
+        raise UserError(f"checkpoint {folder / _MARKER} can't be read: {' '.join(str(error).split())}") from error
+
+
+def export(folder: Path, out: Path) -> list[Path]:
+    """Write each role of a unit, or of the newest in a folder of units, as a Hugging Face folder under `out`; returns these.
+
+    Raises UserError if there is no unit, if one of its files can't be read, or if something is at `out` already.
+    """
+    unit = _read(folder) if (folder / _MARKER).exists() else newest(folder)
+    if unit is None:
+        raise UserError(f"{folder} is no committed checkpoint and holds none")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists already: give a new folder")
+    written = [out / role for role in unit.state.roles]
+    try:
+        for role in unit.state.roles:
+            export_checkpoint(unit.folder / role, out / role)
+    except (OSError, ValueError) as error:
+        raise UserError(str(error)) from error
+    return written
 
 
 def begin(folder: Path, rollout_id: int) -> Path:

@@ -16,6 +16,7 @@ USAGE = """usage: slime COMMAND …
 
   train    train a language model by PPO with a critic: slime train --help
   estimate the memory that slime train with the same flags would take, without starting it
+  export   write a checkpoint of --save as Hugging Face folders: slime export CHECKPOINT OUT
   report   draw report.html of a run folder again: slime report RUN_DIR
 """
 
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands: dict[str, Callable[[list[str]], None]] = {
         "train": train_command,
         "estimate": estimate_command,
+        "export": export_command,
         "report": report_command,
     }
     if not words or words[0] in ("-h", "--help"):
@@ -112,6 +114,16 @@ def estimate_command(words: list[str]) -> None:
         print_estimate(config)
     except ValueError as error:  # a checkpoint that can't be trained
         raise UserError(as_flags(str(error))) from error
+
+
+def export_command(words: list[str]) -> None:
+    """Write both models of a checkpoint."""
+    from slime.checkpoint import export
+
+    if len(words) != 2:
+        raise UserError("usage: slime export CHECKPOINT OUT")
+    for folder in export(Path(words[0]), Path(words[1])):
+        print(folder)
 
 
 def report_command(words: list[str]) -> None:

@@ -74,20 +74,24 @@ def load_value(folder: str, role: RoleConfig, mesh: DeviceMesh, require_head: bo
     return model
 
 
+def empty_policy(folder: str) -> PolicyModel:
+    """The policy of a folder's config, its parameters without memory. Raises ValueError for unknown architectures."""
+    return _empty(_policy, folder)
+
+
+def empty_value(folder: str) -> ValueModel:
+    """The critic of a folder's config, its parameters without memory. Raises ValueError for unknown architectures."""
+    return _empty(ValueModel.from_config, folder)
+
+
 def _policy(config: Any) -> PolicyModel:
     model_class = causal_lm_class(config)
     return PolicyModel(model_class._from_config(config, attn_implementation=attention_for(model_class, config)))
 
 
 def _materialise(build: Callable[[Any], M], folder: str, role: RoleConfig, mesh: DeviceMesh) -> M:
-    """Build without memory for parameters, shard, and allocate this rank's part: parameters hold garbage, buffers are right."""
-    config = AutoConfig.from_pretrained(folder, dtype=torch.float32)
-    require_exact(config)
-    without_dropout(config)
-    # Buffers are real from the start: rotary frequencies and the like stand in no checkpoint.
-    with init_empty_weights(include_buffers=False):
-        model = build(config)
-    model.hf.tie_weights()
+    """Shard a model without memory, and allocate this rank's part: parameters hold garbage, buffers are right."""
+    model = _empty(build, folder)
     freeze(model.hf, role)
     if role.gradient_checkpointing:
         model.hf.activation_checkpointing_enable({"use_reentrant": False})
@@ -98,6 +102,17 @@ def _materialise(build: Callable[[Any], M], folder: str, role: RoleConfig, mesh:
         owner, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(owner), leaf, buffer)
     return model.train()
+
+
+def _empty(build: Callable[[Any], M], folder: str) -> M:
+    config = AutoConfig.from_pretrained(folder, dtype=torch.float32)
+    require_exact(config)
+    without_dropout(config)
+    # Buffers are real from the start: rotary frequencies and the like stand in no checkpoint.
+    with init_empty_weights(include_buffers=False):
+        model = build(config)
+    model.hf.tie_weights()
+    return model
 
 
 def _fill(hf: nn.Module, folder: str, mesh: DeviceMesh) -> tuple[set[str], set[str]]:

@@ -6,9 +6,11 @@ Nothing in the folder is pickled. `role.json` is written last: a folder without 
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -20,26 +22,37 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from fsdp_backend import device
-from fsdp_backend.model.loading import saved_tensors
+from fsdp_backend.model.conversion import as_saved, is_converted
+from fsdp_backend.model.loading import empty_policy, empty_value, saved_tensors
 from fsdp_backend.model.policy import PolicyModel
 from fsdp_backend.model.sharding import reshard
 from fsdp_backend.model.value import ValueModel
+from fsdp_backend.state.hf_export import BYTES_PER_FILE, write_config_and_tokenizer, write_hf
 
 SUMMARY = "role.json"
-_SHARDS = "shards"
+_SHARDS, _HF = "shards", "hf"
 
 
 def save_checkpoint(
-    folder: Path, model: PolicyModel | ValueModel, optimizer: Optimizer, mesh: DeviceMesh, rollouts_trained: int
+    folder: Path,
+    model: PolicyModel | ValueModel,
+    optimizer: Optimizer,
+    mesh: DeviceMesh,
+    rollouts_trained: int,
+    source: Path,
 ) -> None:
-    """Write a new folder. Collective. Raises OSError, on every rank, if it exists or can't be written."""
+    """Write a new folder. Collective. Tokenizer files are copied from `source`, so that the folder alone can be exported.
+
+    Raises OSError, on every rank, if it exists or can't be written.
+    """
     reshard(model)
     tensors, numbers = _state(model, optimizer)
-    error = _first_error(_make(folder) if mesh.get_rank() == 0 else None, mesh)
+    error = _first_error(_make(folder, model, source) if mesh.get_rank() == 0 else None, mesh)
     if error is None:
         error = _first_error(_write(folder, tensors, mesh.get_rank()), mesh)
     if error is None and mesh.get_rank() == 0:
         summary = {
+            "kind": "policy" if isinstance(model, PolicyModel) else "value",
             "rollouts_trained": rollouts_trained,
             "world_size": mesh.size(),
             "optimizer": type(optimizer).__name__,
@@ -73,6 +86,33 @@ def load_checkpoint(folder: Path, model: PolicyModel | ValueModel, optimizer: Op
     if summary["world_size"] == mesh.size():
         device.set_random_state(load_file(_random_file(folder, mesh.get_rank())))
     return int(summary["rollouts_trained"])
+
+
+def export_checkpoint(folder: Path, out: Path) -> None:
+    """Write the model of a checkpoint as a Hugging Face folder, in one process, which need not be in a process group. No more
+    than one output file's weights are in memory at a time. Raises ValueError if the checkpoint can't be read."""
+    summary, hf = _summary(folder), folder / _HF
+    model = empty_policy(str(hf)) if summary["kind"] == "policy" else empty_value(str(hf))
+    write_hf(_weights(folder, summary, model), model, out, hf)
+
+
+def _weights(folder: Path, summary: dict[str, Any], model: PolicyModel | ValueModel) -> Iterator[tuple[str, Tensor]]:
+    """As full_weights yields them, read from the shards a few at a time."""
+    waiting, converted = dict.fromkeys(saved_tensors(model.hf)), is_converted(model.hf)
+    while waiting:
+        batch: dict[str, Tensor] = {}
+        while waiting and (not batch or sum(tensor.nbytes for tensor in batch.values()) < BYTES_PER_FILE // 2):
+            name = next(iter(waiting))
+            shape, dtype = summary["tensors"][f"model.{name}"]
+            batch[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+            del waiting[name]
+        try:
+            wanted = {f"model.{name}": tensor for name, tensor in batch.items()}
+            load(wanted, storage_reader=HuggingFaceStorageReader(str(folder / _SHARDS)), no_dist=True)
+        except (CheckpointException, OSError, ValueError, RuntimeError, KeyError) as failure:
+            raise ValueError(f"checkpoint {folder} can't be read: {_line(failure)}") from failure
+        for name, tensor in batch.items():
+            yield from as_saved(model.hf, name, tensor) if converted else ((name, tensor),)
 
 
 def write_durably(file: Path, text: str) -> None:
@@ -114,9 +154,11 @@ def _described(tensors: dict[str, Tensor]) -> dict[str, Any]:
     return {name: [list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for name, tensor in tensors.items()}
 
 
-def _make(folder: Path) -> str | None:
+def _make(folder: Path, model: PolicyModel | ValueModel, source: Path) -> str | None:
     try:
         (folder / _SHARDS).mkdir(parents=True)
+        (folder / _HF).mkdir()
+        write_config_and_tokenizer(model, folder / _HF, source)
     except OSError as error:
         return _line(error)
     return None

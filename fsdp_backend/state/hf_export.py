@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch.distributed as dist
@@ -28,34 +29,43 @@ _TOKENIZER_FILES = (
 
 
 def export_hf(model: PolicyModel | ValueModel, folder: Path, source: Path) -> None:
-    """Write `model` to `folder`, replacing it: a reader finds the whole checkpoint or none. Collective; rank 0 writes.
+    """Write `model` to `folder`, replacing it. Collective; rank 0 writes. Tokenizer files are copied from `source`."""
+    weights = full_weights(model)
+    if dist.get_rank() == 0:
+        write_hf(weights, model, folder, source)
+    else:
+        for _ in weights:
+            pass
+    dist.barrier()
 
-    Weights are the float32 masters, so the loaded model computes what the trainer did. Tokenizer files are copied from
-    `source`.
+
+def write_hf(weights: Iterable[tuple[str, Tensor]], model: PolicyModel | ValueModel, folder: Path, source: Path) -> None:
+    """Write these weights and the model's config to `folder`, replacing it: a reader finds the whole checkpoint or none.
+
+    Weights are the float32 masters, so the loaded model computes what the trainer did.
     """
-    writing = dist.get_rank() == 0
     partial = folder.with_name(folder.name + ".partial")
-    if writing:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
     weight_map: dict[str, str] = {}
     shard: dict[str, Tensor] = {}
-    for name, tensor in full_weights(model):
-        if not writing:
-            continue
+    for name, tensor in weights:
         if shard and sum(t.nbytes for t in shard.values()) + tensor.nbytes > BYTES_PER_FILE:
             _write_shard(shard, partial, weight_map)
         shard[name] = tensor.contiguous()
-    if writing:
-        _write_shard(shard, partial, weight_map)
-        _write_index(partial, weight_map)
-        _write_config(model, partial)
-        for pattern in _TOKENIZER_FILES:
-            for file in source.glob(pattern):
-                shutil.copy(file, partial / file.name)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(partial, folder)
-    dist.barrier()
+    _write_shard(shard, partial, weight_map)
+    _write_index(partial, weight_map)
+    write_config_and_tokenizer(model, partial, source)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(partial, folder)
+
+
+def write_config_and_tokenizer(model: PolicyModel | ValueModel, folder: Path, source: Path) -> None:
+    """What a Hugging Face folder holds besides weights."""
+    _write_config(model, folder)
+    for pattern in _TOKENIZER_FILES:
+        for file in source.glob(pattern):
+            shutil.copy(file, folder / file.name)
 
 
 def _write_shard(shard: dict[str, Tensor], folder: Path, weight_map: dict[str, str]) -> None:

@@ -127,6 +127,32 @@ def test_only_the_last_units_are_kept_each_with_its_marker(uninterrupted: Path) 
         assert sorted(path.name for path in unit.iterdir()) == ["actor", "committed.json", "critic"]
 
 
+def test_a_checkpoint_is_exported_offline_as_the_run_exported_it(
+    uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (uninterrupted / "state", uninterrupted / "state" / "rollout_000003"):
+        out = tmp_path / folder.name
+        assert run(["export", str(folder), str(out)]) == 0
+        assert capsys.readouterr().out.split() == [str(out / "actor"), str(out / "critic")]
+    for role in ("actor", "critic"):
+        online = uninterrupted / "run" / "checkpoints" / "latest" / role
+        files = {file.name: file.read_bytes() for file in (tmp_path / "state" / role).iterdir()}
+        assert files == {file.name: file.read_bytes() for file in online.iterdir()}
+
+
+def test_export_says_what_is_wrong(uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("precious")
+    state = str(uninterrupted / "state")
+    for words, message in (
+        ([state], "usage: slime export CHECKPOINT OUT"),
+        ([str(tmp_path), str(tmp_path / "out")], "is no committed checkpoint and holds none"),
+        ([state, str(tmp_path / "full")], "exists already: give a new folder"),
+    ):
+        assert run(["export", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_a_run_that_is_done_says_so(
     inputs: Path, uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

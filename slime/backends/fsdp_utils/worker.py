@@ -72,7 +72,7 @@ class TrainWorker:
         learner = self.role.learner
         learner.wake()
         try:
-            save_checkpoint(folder, self.role.model, learner.optimizer, learner.mesh, learner.rollouts_trained)
+            save_checkpoint(folder, self.role.model, learner.optimizer, learner.mesh, learner.rollouts_trained, self.source)
         except OSError as error:  # a full disk is not ours to mend: one line
             raise ValueError(str(error)) from error
 

@@ -13,8 +13,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
+from fsdp_backend.model.policy import PolicyModel
+from fsdp_backend.model.value import ValueModel
 from fsdp_backend.session import Session
-from fsdp_backend.state.checkpoint import SUMMARY, load_checkpoint, save_checkpoint
+from fsdp_backend.state import checkpoint
+from fsdp_backend.state.checkpoint import SUMMARY, export_checkpoint, load_checkpoint, save_checkpoint
+from fsdp_backend.state.hf_export import export_hf
 from fsdp_backend.state.weight_stream import full_weights
 from fsdp_backend.training.actor import Actor
 from fsdp_backend.training.critic import Critic
@@ -47,9 +51,15 @@ def trained(
     metrics = [session.iterate(random_batch(8, rollout_id), rollout_id) for rollout_id in range(first, last)]
     if save is not None:
         for name, role in roles.items():
-            save_checkpoint(save / name, role.model, role.learner.optimizer, mesh, role.learner.rollouts_trained)
+            save_checkpoint(
+                save / name, role.model, role.learner.optimizer, mesh, role.learner.rollouts_trained, source(config)
+            )
     weights = {name: {n: t.clone() for n, t in full_weights(role.model)} for name, role in roles.items()}
     return {"metrics": metrics, "weights": weights, "random": torch.get_rng_state()}
+
+
+def source(config: TrainConfig) -> Path:
+    return Path(config.actor.hf_checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +110,7 @@ def generators(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> tuple[Ten
     session = Session(config, mesh)
     torch.manual_seed(mesh.get_rank())
     torch.rand(3)
-    save_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh, 0)
+    save_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh, 0, source(config))
     following = torch.rand(5)
     torch.manual_seed(99)
     load_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh)
@@ -118,6 +128,38 @@ def test_nothing_in_it_is_pickled(half: Path) -> None:
     files = sorted(file for file in half.rglob("*") if file.is_file())
     assert {file.suffix for file in files} == {".safetensors", ".json"}
     assert all(b"GLOBAL" not in file.read_bytes() and b"\x80\x04\x95" not in file.read_bytes()[:16] for file in files)
+
+
+@pytest.mark.parametrize("bytes_per_file", [2**32, 4000])
+def test_exported_offline_it_is_what_the_trainer_would_have_exported(
+    settings: TrainConfig, tmp_path: Path, bytes_per_file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_world(2, saved_and_exported, settings, tmp_path)
+    monkeypatch.setattr(checkpoint, "BYTES_PER_FILE", bytes_per_file)
+    for role in ("actor", "critic"):
+        export_checkpoint(tmp_path / "state" / role, tmp_path / "offline" / role)
+        offline, online = (
+            {file.name: file.read_bytes() for file in (tmp_path / name / role).iterdir()} for name in ("offline", "online")
+        )
+        assert offline == online
+
+
+def saved_and_exported(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> None:
+    session = Session(config, mesh)
+    assert session.critic is not None
+    session.iterate(random_batch(8), 0)
+    for name, role in (("actor", session.actor), ("critic", session.critic)):
+        model: PolicyModel | ValueModel = role.model
+        save_checkpoint(folder / "state" / name, model, role.learner.optimizer, mesh, 1, source(config))
+        export_hf(model, folder / "online" / name, source(config))
+
+
+def test_a_torn_checkpoint_is_not_exported(settings: TrainConfig, half: Path, tmp_path: Path) -> None:
+    shutil.copytree(half / "actor", tmp_path / "actor")
+    _torn_shard(tmp_path / "actor")
+    with pytest.raises(ValueError, match="can't be read"):
+        export_checkpoint(tmp_path / "actor", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def refusal(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> str:
@@ -184,7 +226,7 @@ def test_another_optimizer_is_refused(settings: TrainConfig, half: Path) -> None
 def unwritable(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> str:
     session = Session(config, mesh)
     with pytest.raises(OSError, match="can't be written") as refused:
-        save_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh, 0)
+        save_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh, 0, source(config))
     return str(refused.value)
 
 
