@@ -15,12 +15,19 @@ SIZES = ["--actor-num-gpus-per-node", "2", "--critic-num-gpus-per-node", "3", "-
 
 
 @pytest.mark.slow
-def test_two_ranks_and_three_and_two_engines_train_as_one_process_does(tmp_path: Path) -> None:
+def test_what_one_process_began_goes_on_with_two_ranks_and_three_and_two_engines_as_it_would_have(tmp_path: Path) -> None:
     inputs = make_inputs(tmp_path)
-    for name, flags in (("local", []), ("ray", ["--launcher", "ray", *SIZES])):
+    begun = ["--num-rollout", "1", "--save", str(tmp_path / "state")]
+    runs = {
+        "local": [],
+        "begun": begun,
+        "ray": ["--launcher", "ray", "--load", str(tmp_path / "state"), *SIZES],
+    }
+    for name, flags in runs.items():
         assert run(ppo_flags(inputs, tmp_path / name, "--adam-eps", "1e-3", *flags)) == 0
     local, spread = metrics_of(tmp_path / "local"), metrics_of(tmp_path / "ray")
-    for one, other in zip(local, spread, strict=True):
+    assert [row["rollout"] for row in spread] == [1, 2]
+    for one, other in zip(local[1:], spread, strict=True):
         assert one["rollout/reward"] == other["rollout/reward"]
         assert np.isclose(one["train/critic-pass_2/value_loss"], other["train/critic-pass_2/value_loss"], rtol=1e-4)
     for role in ("actor", "critic"):
