@@ -101,7 +101,9 @@ def train_command(words: list[str]) -> None:
             train(config, rollouts, cluster, log, stop, unit)
     finally:
         cluster.close()
-    print(f"checkpoint: {run_dir / 'checkpoints' / 'latest'}")
+    for saved in (config.run.save_hf, config.run.critic_save_hf, run_dir / "checkpoints" / "latest"):
+        if saved is not None and (not isinstance(saved, Path) or saved.exists()):
+            print(f"checkpoint: {saved}")
 
 
 def estimate_command(words: list[str]) -> None:

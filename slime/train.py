@@ -11,6 +11,7 @@ from slime.backends.fsdp_utils.group import Pending
 from slime.backends.fsdp_utils.weight_sync import WeightSync
 from slime.backends.fsdp_utils.worker import Trained
 from slime.checkpoint import DriverState, Unit, begin, commit
+from slime.model_card import write_card
 from slime.observability.run_log import RunLog
 from slime.rollout.manager import RolloutManager
 from slime.stopping import StopRequest
@@ -53,10 +54,11 @@ def train(
                         weights.update()
             last, stopping = rollout_id + 1 == config.run.num_rollout, stop.requested
             due = is_due(config.run.save_interval, rollout_id + 1) or last or stopping
+            metrics |= rollout_metrics
             if due:
                 with log.phase("save"):
-                    export(cluster, log.run_dir / "checkpoints", rollout_id)
-            unfinished = Unfinished(rollout_id, metrics | rollout_metrics | log.take_times(), len(batch.tokens), critic_update)
+                    export(config, cluster, log.run_dir / "checkpoints", rollout_id, metrics)
+            unfinished = Unfinished(rollout_id, metrics | log.take_times(), len(batch.tokens), critic_update)
             if due and config.run.save is not None:
                 previous, unfinished = unfinished, None
                 finish(previous, log)
@@ -175,12 +177,17 @@ def finish(rollout: Unfinished | None, log: RunLog) -> None:
     log.write(rollout.rollout_id, metrics, rollout.tokens)
 
 
-def export(cluster: Cluster, folder: Path, rollout_id: int) -> None:
-    """Write both roles as Hugging Face folders under `rollout_<id>`, and point `latest` at it once both are whole."""
-    name = f"rollout_{rollout_id}"
+def export(config: RunConfig, cluster: Cluster, folder: Path, rollout_id: int, metrics: dict[str, float]) -> None:
+    """Write both roles as Hugging Face folders, where --save-hf and --critic-save-hf say or under `folder`/rollout_<id>, and
+    point `folder`/latest at the latter once all are whole."""
+    patterns = {"actor": config.run.save_hf, "critic": config.run.critic_save_hf}
     for role, group in cluster.roles().items():
-        group.export(folder / name / role)
-    link = folder / "latest"
-    if link.is_symlink():
-        link.unlink()
-    link.symlink_to(name)
+        pattern = patterns[role] or f"{folder}/rollout_{{rollout_id}}/{role}"
+        target = Path(pattern.replace("{rollout_id}", str(rollout_id)))
+        group.export(target)
+        write_card(target, role, config, rollout_id + 1, metrics)
+    link, name = folder / "latest", f"rollout_{rollout_id}"
+    if (folder / name).exists():
+        if link.is_symlink():
+            link.unlink()
+        link.symlink_to(name)

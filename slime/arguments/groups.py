@@ -30,6 +30,11 @@ class RunArgs:
     save_interval: int | None = None
     """Save every so many rollouts, and after the last: training state to --save, and both models as Hugging Face folders to
     checkpoints/ of the run. None: only after the last."""
+    save_hf: str | None = None
+    """Folder for the actor as a Hugging Face checkpoint at every save; {rollout_id} stands for the rollout's number. None:
+    checkpoints/rollout_{rollout_id}/actor of the run."""
+    critic_save_hf: str | None = None
+    """The same for the critic."""
     keep_last: int | None = None
     """How many checkpoints stay in --save; older ones are deleted. None: all."""
     load: str | None = None

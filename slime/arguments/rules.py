@@ -119,6 +119,11 @@ def _rollouts_have_a_source(config: RunConfig) -> None:
         raise UserError("--save-debug-rollout-data has no meaning with --load-debug-rollout-data: nothing is generated")
 
 
+def _exports_do_not_meet(config: RunConfig) -> None:
+    if config.run.save_hf is not None and config.run.save_hf == config.run.critic_save_hf:
+        raise UserError(f"--save-hf and --critic-save-hf are both {config.run.save_hf}: one would replace the other")
+
+
 def _critic_only_rollouts(config: RunConfig) -> None:
     alone = config.ppo.num_critic_only_steps
     if alone > config.run.num_rollout:
@@ -204,6 +209,7 @@ RULES: tuple[Callable[[RunConfig], None], ...] = (
     _temperature,
     _stop_strings,
     _rollouts_have_a_source,
+    _exports_do_not_meet,
     _critic_only_rollouts,
     _groups_have_a_baseline,
     _batch_sizes_divide,

@@ -53,15 +53,17 @@ def _prepare(setting: Setting, folder: Path) -> None:
         {"tokens": batch.tokens[a:b].tolist(), "response_length": int(n), "reward": float(r)}
         for a, b, n, r in zip(batch.token_offsets, batch.token_offsets[1:], batch.response_lengths, batch.reward, strict=False)
     ]
-    (folder / DATA).write_text(json.dumps({"seconds": setting.generation_seconds, "samples": samples}))
+    content = {"seconds": setting.generation_seconds, "longest": setting.responses.longest, "samples": samples}
+    (folder / DATA).write_text(json.dumps(content))
     (folder / "prompts.jsonl").write_text('{"input": "any"}\n')
 
 
 def _rollout_seconds(folder: Path, k: int) -> float:
     """Median over the rollouts that have one before and one after them."""
-    batch = str(len(json.loads((folder / DATA).read_text())["samples"]))
+    content = json.loads((folder / DATA).read_text())
     words = ["train", "--hf-checkpoint", str(folder), "--prompt-data", str(folder / "prompts.jsonl")]
-    words += ["--rollout-batch-size", batch, "--num-rollout", str(ROLLOUTS), "--critic-update-steps", str(k)]
+    words += ["--rollout-batch-size", str(len(content["samples"])), "--rollout-max-response-len", str(content["longest"])]
+    words += ["--num-rollout", str(ROLLOUTS), "--critic-update-steps", str(k)]
     words += [
         "--rollout-function-path",
         "tests.bench.overlap.made_up_rollout",

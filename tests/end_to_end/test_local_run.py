@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 from fsdp_backend.training.actor import Actor
@@ -256,3 +257,32 @@ def test_a_group_estimator_learns_the_simple_preference_too(inputs: Path, tmp_pa
     assert run(ppo_flags(inputs, tmp_path / "run", "--advantage-estimator", "grpo", *flags)) == 0
     rewards = [row["rollout/reward"] for row in metrics_of(tmp_path / "run")]
     assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.3
+
+
+def test_models_are_exported_where_they_are_asked_for_each_with_its_card(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [
+        "--save-hf",
+        str(tmp_path / "policy-{rollout_id}"),
+        "--critic-save-hf",
+        str(tmp_path / "value"),
+        "--save-interval",
+        "2",
+    ]
+    assert run(ppo_flags(inputs, tmp_path / "run", *flags)) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy-1", "policy-2", "run", "value"]
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert f"checkpoint: {tmp_path / 'policy-{rollout_id}'}" in capsys.readouterr().out
+    card = ModelCard.load(tmp_path / "policy-2" / "README.md")
+    assert card.data.pipeline_tag == "text-generation"
+    last = metrics_of(tmp_path / "run")[-1]["rollout/reward"]
+    for words in (
+        "PPO with a critic, K = 2",
+        "for 3 of 3 rollouts",
+        "likes_one_letter",
+        f"| last rollout/reward | {last:.4g} |",
+    ):
+        assert words in card.text
+    assert "for 2 of 3 rollouts" in (tmp_path / "policy-1" / "README.md").read_text()
+    assert ModelCard.load(tmp_path / "value" / "README.md").data.pipeline_tag == "token-classification"

@@ -62,6 +62,7 @@ REFUSED = [
     ("--critic-holdout-fraction 1", "--critic-holdout-fraction must lie in [0, 1), got 1.0"),
     ("--num-critic-only-steps 4", "--num-critic-only-steps 4 is more than --num-rollout 3"),
     ("--num-critic-only-steps -1", "--num-critic-only-steps must not be negative, got -1"),
+    ("--save-hf x --critic-save-hf x", "--save-hf and --critic-save-hf are both x"),
     ("--eps-clip-high -0.1", "--eps-clip-high must not be negative, got -0.1"),
     (
         "--critic-load x --critic-hf-checkpoint y",
@@ -163,7 +164,7 @@ def test_flags_that_agree_are_accepted(checkpoint: Path, flags: str) -> None:
 
 
 def test_every_rule_can_refuse_something() -> None:
-    assert len(RULES) == len(set(RULES)) == 13
+    assert len(RULES) == len(set(RULES)) == 14
 
 
 def without_config(folder: Path) -> None:
