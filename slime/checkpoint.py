@@ -71,6 +71,14 @@ def newest(folder: Path) -> Unit | None:
     return _read(committed[-1]) if committed else None
 
 
+def how_to_go_on(config: RunConfig) -> str:
+    """What a person whose run has stopped wants to know."""
+    last = None if config.run.save is None else newest(Path(config.run.save))
+    if last is None:
+        return "nothing is saved to go on from"
+    return f"{last.state.rollout_id + 1} of {config.run.num_rollout} rollouts are saved: go on by --load {config.run.save}"
+
+
 def _read(folder: Path) -> Unit:
     try:
         content = json.loads((folder / _MARKER).read_text())

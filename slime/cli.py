@@ -6,11 +6,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slime.arguments.errors import UserError
+from slime.arguments.errors import ProcessDied, UserError
 from slime.upstream import hand_over, wants_megatron
 
 if TYPE_CHECKING:
     from slime.arguments.run_config import RunConfig
+    from slime.backends.cluster import Cluster
 
 USAGE = """usage: slime COMMAND …
 
@@ -63,8 +64,7 @@ def train_command(words: list[str]) -> None:
     config = configure(words)
     # From here on torch is needed, which --help and flag errors do without.
     from slime.arguments.notices import notices
-    from slime.arguments.parse import as_flags
-    from slime.checkpoint import resumed_from
+    from slime.checkpoint import how_to_go_on, resumed_from
     from slime.observability.run_log import RunLog
     from slime.rollout.manager import RolloutManager
     from slime.stopping import StopRequest
@@ -82,28 +82,37 @@ def train_command(words: list[str]) -> None:
         log = RunLog(run_dir, config.flags(), config.run.num_rollout, passes, first)
     except (OSError, ValueError) as error:
         raise UserError(f"--run-dir {error}") from error
-    if config.run.launcher == "local":
-        from slime.local.launch import launch
-    else:
-        from slime.ray.launch import launch
     for notice in notices(config):
         print(f"note: {notice}")
     print(f"run folder: {run_dir}\nstarting processes and loading models …", flush=True)
-    try:
-        cluster = launch(config)
-    except ValueError as error:  # a checkpoint that can't be trained: nothing is running yet
-        raise UserError(as_flags(str(error))) from error
+    cluster = launch(config)
     print(f"started: {cluster.describe()}", flush=True)
     try:
         with log, StopRequest() as stop:
             if cluster.router is not None:
                 rollouts.connect(*cluster.router)
             train(config, rollouts, cluster, log, stop, unit)
+    except ProcessDied as error:
+        raise UserError(f"{error}; {how_to_go_on(config)}") from error
     finally:
         cluster.close()
     for saved in (config.run.save_hf, config.run.critic_save_hf, run_dir / "checkpoints" / "latest"):
         if saved is not None and (not isinstance(saved, Path) or saved.exists()):
             print(f"checkpoint: {saved}")
+
+
+def launch(config: "RunConfig") -> "Cluster":
+    """Start the processes of a run."""
+    from slime.arguments.parse import as_flags
+
+    if config.run.launcher == "local":
+        from slime.local.launch import launch as start
+    else:
+        from slime.ray.launch import launch as start
+    try:
+        return start(config)
+    except ValueError as error:  # a checkpoint that can't be trained: nothing is running yet
+        raise UserError(as_flags(str(error))) from error
 
 
 def estimate_command(words: list[str]) -> None:

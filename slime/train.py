@@ -10,7 +10,7 @@ from slime.backends.cluster import Cluster
 from slime.backends.fsdp_utils.group import Pending
 from slime.backends.fsdp_utils.weight_sync import WeightSync
 from slime.backends.fsdp_utils.worker import Trained
-from slime.checkpoint import DriverState, Unit, begin, commit
+from slime.checkpoint import DriverState, Unit, begin, commit, how_to_go_on
 from slime.model_card import write_card
 from slime.observability.run_log import RunLog
 from slime.rollout.manager import RolloutManager
@@ -66,22 +66,12 @@ def train(
             if config.cluster.offload_train:
                 leave_accelerator(cluster)
             if stopping and not last:
-                raise KeyboardInterrupt(how_to_go_on(config, rollout_id + 1))
+                raise KeyboardInterrupt(f"after rollout {rollout_id + 1}; {how_to_go_on(config)}")
     finally:  # a rollout is recorded even if the one after it fails
         finish(unfinished, log)
     final = evaluate(config, rollouts, log, config.run.num_rollout, last=True)
     if final:
         log.write_final_evaluation(final)
-
-
-def how_to_go_on(config: RunConfig, rollouts_done: int) -> str:
-    """What a person who stopped the run wants to know."""
-    done = f"after {rollouts_done} of {config.run.num_rollout} rollouts"
-    return (
-        f"{done}; go on by --load {config.run.save}"
-        if config.run.save
-        else f"{done}; without --save there is nothing to go on from"
-    )
 
 
 def resume(unit: Unit, rollouts: RolloutManager, cluster: Cluster, weights: WeightSync) -> int:

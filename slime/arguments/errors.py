@@ -3,3 +3,7 @@
 
 class UserError(ValueError):
     """Something in the input is wrong. The message names the flag, file or sample, and says what to do."""
+
+
+class ProcessDied(UserError):
+    """A process of the run ended by itself or was killed."""

@@ -4,12 +4,12 @@ import socket
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fsdp_backend.distributed.world import Rendezvous
-from slime.arguments.errors import UserError
+from slime.arguments.errors import ProcessDied, UserError
 from slime.arguments.parse import as_flags
 from slime.arguments.run_config import RunConfig
 from slime.backends.fsdp_utils.group import TrainGroup
@@ -115,8 +115,8 @@ class EngineGroup:
 
 
 def get_all(references: list[Any]) -> list[Any]:
-    """Wait for all of them; the first failure raises at once. A ValueError while a process works is about the input: one
-    line."""
+    """Wait for all of them; the first failure raises at once. A ValueError while a process works is about the input, and a
+    process that died is nobody's mistake here: one line each."""
     pending = list(references)
     try:
         while pending:
@@ -127,6 +127,9 @@ def get_all(references: list[Any]) -> list[Any]:
         if isinstance(error.cause, ValueError):
             raise UserError(as_flags(str(error.cause))) from error
         raise
+    except RayActorError as error:
+        why = next((line.strip() for line in str(error).splitlines() if "exit" in line or "died" in line), str(error))
+        raise ProcessDied(f"a process of the run died: {why[:200]}") from error
 
 
 def on_bundle(group: PlacementGroup, bundle: int, num_gpus: float) -> dict[str, Any]:

@@ -1,9 +1,12 @@
 """A whole run under Ray, with several processes for every role."""
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.torch import load_file
 
@@ -77,3 +80,27 @@ def test_the_critics_passes_run_beside_everything_else_and_change_nothing_by_it(
     # Of a rollout's work before any update, only the values wait for the passes of the rollout before.
     assert "".join(f"{phase} " for phase in drivers).count("generate log_probs critic_wait values ") == 2
     assert "Timeline of the last rollouts" in (tmp_path / "overlapped" / "report.html").read_text()
+
+
+def kill_a_rank_after_the_first_rollout(run_dir: Path) -> None:
+    while not (run_dir / "metrics.jsonl").exists() or len(metrics_of(run_dir)) < 2:
+        time.sleep(0.05)
+    ranks = [child for child in psutil.Process().children(recursive=True) if "RankProcess" in "".join(child.cmdline())]
+    ranks[0].kill()
+
+
+@pytest.mark.slow
+def test_a_run_whose_process_is_killed_ends_at_once_with_a_checkpoint_to_go_on_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs, state = make_inputs(tmp_path), tmp_path / "state"
+    flags = ppo_flags(inputs, tmp_path / "run", "--num-rollout", "500", "--save", str(state), "--save-interval", "1")
+    killer = threading.Thread(target=kill_a_rank_after_the_first_rollout, args=(tmp_path / "run",), daemon=True)
+    killer.start()
+    assert run([*flags, "--launcher", "ray", "--keep-last", "2"]) == 2
+    killer.join(timeout=10)
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("slime: error: a process of the run died: ")
+    assert f"by --load {state}" in error
+    goes_on = ["--launcher", "local", "--load", str(state), "--num-rollout", str(len(metrics_of(tmp_path / "run")) + 1)]
+    assert run([*flags, *goes_on]) == 0

@@ -114,9 +114,8 @@ def test_asked_to_stop_it_finishes_the_rollout_saves_and_says_how_to_go_on(
     assert process.returncode == 130
     assert "SIGTERM: stopping after this rollout" in out
     done = len(metrics_of(tmp_path / "run"))
-    assert error.splitlines()[-1] == (
-        f"slime: interrupted after {done} of {ROLLOUTS} rollouts; go on by --load {tmp_path / 'state'}"
-    )
+    saved = f"{done} of {ROLLOUTS} rollouts are saved: go on by --load {tmp_path / 'state'}"
+    assert error.splitlines()[-1] == f"slime: interrupted after rollout {done}; {saved}"
     assert run(flags(inputs, tmp_path, "--load", str(tmp_path / "state"))) == 0
     assert_same_outcome(uninterrupted, tmp_path)
 
