@@ -57,7 +57,7 @@ def resumed_from(config: RunConfig) -> Unit | None:
             raise UserError(f"--load {load} holds no committed checkpoint")
         print(f"no checkpoint in {load} yet: from the beginning")
         return None
-    wanted = ["critic"] * config.ppo.uses_critic + ["actor"] * config.has_actor_updates
+    wanted = ["critic"] * config.has_critic_updates + ["actor"] * config.has_actor_updates
     missing = [role for role in wanted if role not in unit.state.roles]
     if missing:
         raise UserError(f"--load {unit.folder} has no {' and no '.join(missing)}: it is of a run without")

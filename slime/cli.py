@@ -77,7 +77,7 @@ def train_command(words: list[str]) -> None:
         return
     rollouts = RolloutManager(config)
     run_dir = Path(config.run.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}").resolve()
-    passes = config.ppo.critic_passes if config.ppo.uses_critic else 0
+    passes = config.ppo.critic_passes if config.has_critic_updates else 0
     try:
         log = RunLog(run_dir, config.flags(), config.run.num_rollout, passes, first)
     except (OSError, ValueError) as error:

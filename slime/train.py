@@ -46,7 +46,7 @@ def train(
             finish(previous, log)
             batch = with_old_values(batch, cluster, config, log)
             critic_update = None if cluster.critic is None else cluster.critic.start_update(batch, rollout_id)
-            if config.ppo.trains_actor(rollout_id):
+            if config.trains_actor(rollout_id):
                 batch = with_actor_columns(batch, critic_update, cluster, config, log)
                 metrics |= update_actor(batch, cluster, log, rollout_id)
                 if cluster.engine_urls:

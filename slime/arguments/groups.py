@@ -122,6 +122,10 @@ class RolloutArgs:
     load_debug_rollout_data: str | None = None
     """Read the samples of each rollout from this file, as --save-debug-rollout-data wrote it, instead of generating: no engine
     is started."""
+    debug_rollout_only: bool = False
+    """Generate and reward only: nothing is trained, the engines keep the checkpoint's weights."""
+    debug_train_only: bool = False
+    """Train only: needs --load-debug-rollout-data, which implies it."""
 
 
 @dataclass(frozen=True)

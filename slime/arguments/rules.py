@@ -115,6 +115,12 @@ def _rollouts_have_a_source(config: RunConfig) -> None:
             raise UserError(f"{flag} {pattern} must hold {{rollout_id}}, which stands for the rollout's number")
     if load is not None and config.eval.eval_interval is not None:
         raise UserError("--eval-interval has no meaning with --load-debug-rollout-data, which starts no rollout engine")
+    if config.rollout.debug_train_only and load is None:
+        raise UserError("--debug-train-only needs --load-debug-rollout-data: what to train on")
+    if config.rollout.debug_rollout_only and (load is not None or config.run.save is not None or not config.ppo.generates):
+        raise UserError(
+            "--debug-rollout-only trains nothing: not with --load-debug-rollout-data, --save or --loss-type sft_loss"
+        )
     if load is not None and save is not None:
         raise UserError("--save-debug-rollout-data has no meaning with --load-debug-rollout-data: nothing is generated")
 

@@ -39,7 +39,16 @@ class RunConfig:
     @property
     def has_actor_updates(self) -> bool:
         """Whether there is a rollout that the actor trains on."""
-        return self.run.num_rollout > self.ppo.rollouts_without_actor
+        return not self.rollout.debug_rollout_only and self.run.num_rollout > self.ppo.rollouts_without_actor
+
+    @property
+    def has_critic_updates(self) -> bool:
+        """Whether there is a critic to train."""
+        return not self.rollout.debug_rollout_only and self.ppo.uses_critic
+
+    def trains_actor(self, rollout_id: int) -> bool:
+        """Whether the actor trains on this rollout."""
+        return self.has_actor_updates and self.ppo.trains_actor(rollout_id)
 
     def train_config(self) -> TrainConfig:
         """The part that training processes need."""

@@ -50,8 +50,8 @@ def world_sizes(config: RunConfig, gpus: int) -> dict[str, int]:
     if config.run.launcher == "local":
         sizes = dict.fromkeys(sizes, 1)
     needed = {
-        "actor": config.has_actor_updates or ppo.kl_coef != 0,
-        "critic": ppo.uses_critic,
+        "actor": config.has_actor_updates or (config.has_critic_updates and ppo.kl_coef != 0),
+        "critic": config.has_critic_updates,
         "rollout": ppo.generates and config.rollout.load_debug_rollout_data is None,
     }
     return {role: size if needed[role] else 0 for role, size in sizes.items()}

@@ -58,7 +58,8 @@ def launch(config: RunConfig) -> Cluster:
         for role in ("actor", "critic"):
             if sizes[role]:
                 roles[role] = LocalGroup(role, config)
-        resources.callback(next(iter(roles.values())).close)
+        for group in list(roles.values())[:1]:  # they share a process group
+            resources.callback(group.close)
         actor, critic = roles.get("actor"), roles.get("critic")
         if not sizes["rollout"]:
             return Cluster(actor, critic, resources.pop_all())

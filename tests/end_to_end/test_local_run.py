@@ -228,6 +228,20 @@ def test_a_critic_is_pretrained_alone_generated_or_from_disk_and_loaded_again(in
     assert same_weights(tmp_path / "run" / "checkpoints" / "latest" / "critic", generated / "critic")
 
 
+def test_rollouts_generated_alone_are_those_that_a_run_would_begin_with(inputs: Path, tmp_path: Path) -> None:
+    dumps = [str(tmp_path / name / "{rollout_id}.pt") for name in ("alone", "trained")]
+    alone = ["--debug-rollout-only", "--save-debug-rollout-data", dumps[0]]
+    assert run(ppo_flags(inputs, tmp_path / "run_alone", *alone)) == 0
+    assert run(ppo_flags(inputs, tmp_path / "run", "--save-debug-rollout-data", dumps[1])) == 0
+    first, same = (torch.load(pattern.format(rollout_id=0), weights_only=True)["samples"] for pattern in dumps)
+    assert [sample["tokens"] for sample in first] == [sample["tokens"] for sample in same]
+    rows = metrics_of(tmp_path / "run_alone")
+    assert [row["rollout"] for row in rows] == [0, 1, 2]
+    assert not [name for row in rows for name in row if name.startswith("train/")]
+    assert sorted(path.name for path in (tmp_path / "alone").iterdir()) == ["0.pt", "1.pt", "2.pt"]
+    assert not (tmp_path / "run_alone" / "checkpoints").exists()
+
+
 def test_critic_load_refuses_a_model_without_a_value_head(
     inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

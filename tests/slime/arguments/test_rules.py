@@ -62,6 +62,9 @@ REFUSED = [
     ("--critic-holdout-fraction 1", "--critic-holdout-fraction must lie in [0, 1), got 1.0"),
     ("--num-critic-only-steps 4", "--num-critic-only-steps 4 is more than --num-rollout 3"),
     ("--num-critic-only-steps -1", "--num-critic-only-steps must not be negative, got -1"),
+    ("--debug-train-only", "--debug-train-only needs --load-debug-rollout-data"),
+    ("--debug-rollout-only --save x", "--debug-rollout-only trains nothing: not with"),
+    ("--debug-rollout-only --loss-type sft_loss", "--debug-rollout-only trains nothing: not with"),
     ("--save-hf x --critic-save-hf x", "--save-hf and --critic-save-hf are both x"),
     ("--eps-clip-high -0.1", "--eps-clip-high must not be negative, got -0.1"),
     (

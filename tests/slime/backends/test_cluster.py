@@ -14,6 +14,8 @@ from tests.tiny import save_tiny_model
 ALL = {"actor", "critic", "rollout"}
 REPLAY = "--load-debug-rollout-data {rollout_id}.pt"
 CASES = [
+    ("--debug-rollout-only", {"rollout"}),
+    ("--debug-rollout-only --kl-coef 0.1", {"rollout"}),
     ("", ALL),
     ("--loss-type sft_loss", {"actor"}),
     ("--advantage-estimator grpo", {"actor", "rollout"}),
