@@ -31,6 +31,11 @@ class DriverState:
     data: dict[str, Any]
     """Where the data source stands; empty if rollouts are read from disk."""
 
+    @property
+    def rollouts_done(self) -> int:
+        """How many there are, which is the number of the next."""
+        return self.rollout_id + 1
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -61,14 +66,19 @@ def resumed_from(config: RunConfig) -> Unit | None:
     missing = [role for role in wanted if role not in unit.state.roles]
     if missing:
         raise UserError(f"--load {unit.folder} has no {' and no '.join(missing)}: it is of a run without")
-    print(f"going on from {unit.folder}: {unit.state.rollout_id + 1} of {config.run.num_rollout} rollouts are done")
+    print(f"going on from {unit.folder}: {unit.state.rollouts_done} of {config.run.num_rollout} rollouts are done")
     return unit
 
 
 def newest(folder: Path) -> Unit | None:
     """The committed unit of the latest rollout; None if there is none. Raises UserError for a marker that can't be read."""
-    committed = sorted(marker.parent for marker in folder.glob(f"rollout_*/{_MARKER}"))
+    committed = _committed(folder)
     return _read(committed[-1]) if committed else None
+
+
+def _committed(folder: Path) -> list[Path]:
+    """The units that count, by rollout."""
+    return sorted(marker.parent for marker in folder.glob(f"rollout_*/{_MARKER}"))
 
 
 def how_to_go_on(config: RunConfig) -> str:
@@ -76,7 +86,7 @@ def how_to_go_on(config: RunConfig) -> str:
     last = None if config.run.save is None else newest(Path(config.run.save))
     if last is None:
         return "nothing is saved to go on from"
-    return f"{last.state.rollout_id + 1} of {config.run.num_rollout} rollouts are saved: go on by --load {config.run.save}"
+    return f"{last.state.rollouts_done} of {config.run.num_rollout} rollouts are saved: go on by --load {config.run.save}"
 
 
 def _read(folder: Path) -> Unit:
@@ -97,13 +107,12 @@ def export(folder: Path, out: Path) -> list[Path]:
         raise UserError(f"{folder} is no committed checkpoint and holds none")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists already: give a new folder")
-    written = [out / role for role in unit.state.roles]
     try:
         for role in unit.state.roles:
             export_checkpoint(unit.folder / role, out / role)
     except (OSError, ValueError) as error:
         raise UserError(str(error)) from error
-    return written
+    return [out / role for role in unit.state.roles]
 
 
 def begin(folder: Path, rollout_id: int) -> Path:
@@ -122,8 +131,7 @@ def begin(folder: Path, rollout_id: int) -> Path:
 def commit(unit: Path, state: DriverState, keep_last: int | None) -> None:
     """Make the unit count, and then delete all but the last `keep_last` (None: keep all)."""
     write_durably(unit / _MARKER, json.dumps(asdict(state), indent=1) + "\n")
-    committed = sorted(marker.parent for marker in unit.parent.glob(f"rollout_*/{_MARKER}"))
-    for old in committed[: -keep_last if keep_last else 0]:
+    for old in _committed(unit.parent)[: -keep_last if keep_last else 0]:
         # Without its marker it does not count, however far the deletion comes.
         (old / _MARKER).unlink()
         shutil.rmtree(old)

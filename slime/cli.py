@@ -71,7 +71,7 @@ def train_command(words: list[str]) -> None:
     from slime.train import train
 
     unit = resumed_from(config)
-    first = 0 if unit is None else unit.state.rollout_id + 1
+    first = 0 if unit is None else unit.state.rollouts_done
     if first >= config.run.num_rollout:
         print(f"nothing left to do: {first} rollouts are done, --num-rollout is {config.run.num_rollout}")
         return

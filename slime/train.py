@@ -80,7 +80,7 @@ def resume(unit: Unit, rollouts: RolloutManager, cluster: Cluster, weights: Weig
         group.load(unit.folder / role)
     rollouts.load_state_dict(unit.state.data)
     weights.resume(unit.state.weight_version)
-    return unit.state.rollout_id + 1
+    return unit.state.rollouts_done
 
 
 def save(

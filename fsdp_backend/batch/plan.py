@@ -78,12 +78,14 @@ def hold_out(batch: RolloutBatch, prompts: int, seed: int, rollout_id: int) -> t
     by (seed, rollout). A rollout of several prompts goes by its first. Raises ValueError if nothing is left to train on."""
     if prompts == 0:
         return batch, None
-    if prompts >= batch.num_prompts:
-        raise ValueError(f"critic_holdout_fraction leaves none of the {batch.num_prompts} prompts of this batch to train on")
+    prompt = batch.prompt_index
+    total = int(prompt.max()) + 1
+    if prompts >= total:
+        raise ValueError(f"critic_holdout_fraction leaves none of the {total} prompts of this batch to train on")
     # A fourth number, since numpy pads seeds with zeros: three would be those of a pass.
-    drawn = np.random.default_rng([seed, rollout_id, 0, 1]).choice(batch.num_prompts, prompts, replace=False)
+    drawn = np.random.default_rng([seed, rollout_id, 0, 1]).choice(total, prompts, replace=False)
     _, first, rollout = np.unique(batch.rollout_index, return_index=True, return_inverse=True)
-    held_out = np.isin(batch.prompt_index[first], drawn)[rollout]
+    held_out = np.isin(prompt[first], drawn)[rollout]
     return batch.take(np.flatnonzero(~held_out)), batch.take(np.flatnonzero(held_out))
 
 

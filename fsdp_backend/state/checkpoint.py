@@ -74,12 +74,7 @@ def load_checkpoint(folder: Path, model: PolicyModel | ValueModel, optimizer: Op
     summary = _summary(folder)
     tensors, _ = _state(model, optimizer)
     _require_same(folder, summary, tensors, optimizer)
-    error: str | None = None
-    try:
-        load(tensors, storage_reader=HuggingFaceStorageReader(str(folder / _SHARDS)))
-    except (CheckpointException, OSError, ValueError, RuntimeError, KeyError) as failure:
-        error = _line(failure)
-    error = _first_error(error, mesh)
+    error = _first_error(_read(folder, tensors), mesh)
     if error is not None:
         raise ValueError(f"checkpoint {folder} can't be read: {error}")
     _set_numbers(model, optimizer, summary["numbers"])
@@ -106,11 +101,9 @@ def _weights(folder: Path, summary: dict[str, Any], model: PolicyModel | ValueMo
             shape, dtype = summary["tensors"][f"model.{name}"]
             batch[name] = torch.empty(shape, dtype=getattr(torch, dtype))
             del waiting[name]
-        try:
-            wanted = {f"model.{name}": tensor for name, tensor in batch.items()}
-            load(wanted, storage_reader=HuggingFaceStorageReader(str(folder / _SHARDS)), no_dist=True)
-        except (CheckpointException, OSError, ValueError, RuntimeError, KeyError) as failure:
-            raise ValueError(f"checkpoint {folder} can't be read: {_line(failure)}") from failure
+        error = _read(folder, {f"model.{name}": tensor for name, tensor in batch.items()}, alone=True)
+        if error is not None:
+            raise ValueError(f"checkpoint {folder} can't be read: {error}")
         for name, tensor in batch.items():
             yield from as_saved(model.hf, name, tensor) if converted else ((name, tensor),)
 
@@ -170,6 +163,15 @@ def _write(folder: Path, tensors: dict[str, Tensor], rank: int) -> str | None:
         save(tensors, storage_writer=HuggingFaceStorageWriter(str(folder / _SHARDS), save_distributed=True))
         save_file(device.random_state(), _random_file(folder, rank))
     except (CheckpointException, OSError, RuntimeError) as error:
+        return _line(error)
+    return None
+
+
+def _read(folder: Path, tensors: dict[str, Tensor], alone: bool = False) -> str | None:
+    """Fill the tensors from the shards, this rank's part or `alone` all; what went wrong, if anything."""
+    try:
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(folder / _SHARDS)), no_dist=alone)
+    except (CheckpointException, OSError, ValueError, RuntimeError, KeyError) as error:
         return _line(error)
     return None
 

@@ -34,7 +34,9 @@ class Critic:
         by (seed, rollout, pass); samples held out (critic_holdout_fraction) are in none. The clock moves once a rollout.
         """
         rate = self.learner.advance_clock()
-        trained, held_out = hold_out(batch, self.ppo.held_out(batch.num_prompts), self.seed, rollout_id)
+        # Telling prompts apart is for those who hold some out.
+        prompts = self.ppo.held_out(batch.num_prompts) if self.ppo.critic_holdout_fraction else 0
+        trained, held_out = hold_out(batch, prompts, self.seed, rollout_id)
         passes: list[tuple[RolloutBatch, PassReport]] = []
         unseen: dict[str, float] = {}
         for k in range(1, self.ppo.critic_passes + 1):
@@ -48,8 +50,8 @@ class Critic:
                 values = self.learner.compute_column(held_out, self.model, self.model, [self.learner.plan_whole(held_out)])
                 held_out = held_out.with_columns(values=values)
                 after = explained(held_out, everywhere(held_out))
-                unseen |= {f"critic-pass_{k}/holdout_explained_variance_before": before}
-                unseen |= {f"critic-pass_{k}/holdout_explained_variance_after": after}
+                unseen[f"critic-pass_{k}/holdout_explained_variance_before"] = before
+                unseen[f"critic-pass_{k}/holdout_explained_variance_after"] = after
         return {
             "critic-lr": rate,
             "critic-num_steps": sum(report.num_steps for _, report in passes),
