@@ -34,6 +34,12 @@ def collective_backend() -> str:
     return ",".join(f"{kind}:{dist.get_default_backend_for_device(kind)}" for kind in kinds)
 
 
+def host_group() -> dist.ProcessGroup:
+    """A new group of all ranks, for tensors and objects in host memory. Collective."""
+    group: dist.ProcessGroup = dist.new_group(backend=dist.get_default_backend_for_device(host()))
+    return group
+
+
 def offload_policy(wanted: bool) -> OffloadPolicy:
     """FSDP's policy for parameters that live in host memory; without an accelerator they do anyway."""
     return CPUOffloadPolicy() if wanted and torch.accelerator.is_available() else OffloadPolicy()

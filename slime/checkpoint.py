@@ -6,12 +6,14 @@ end: it is never read, and the next save of the same rollout replaces it.
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fsdp_backend.state.checkpoint import export_checkpoint, write_durably
 from slime.arguments.errors import UserError
+from slime.arguments.groups import RunArgs
 from slime.arguments.run_config import RunConfig
 
 _MARKER = "committed.json"
@@ -26,8 +28,8 @@ class DriverState:
     """The last rollout trained on."""
     weight_version: int
     """Of the engines' weights."""
-    roles: tuple[str, ...]
-    """Whose state the unit holds."""
+    roles: dict[str, str]
+    """Whose state the unit holds, and in which folder: one of its own, or, by an absolute path, elsewhere."""
     data: dict[str, Any]
     """Where the data source stands; empty if rollouts are read from disk."""
 
@@ -39,10 +41,14 @@ class DriverState:
 
 @dataclass(frozen=True)
 class Unit:
-    """A committed unit."""
+    """A unit of training state, committed or in work."""
 
     folder: Path
     state: DriverState
+
+    def of_role(self, role: str) -> Path:
+        """Where this role's state is."""
+        return self.folder / self.state.roles[role]
 
 
 def resumed_from(config: RunConfig) -> Unit | None:
@@ -66,6 +72,9 @@ def resumed_from(config: RunConfig) -> Unit | None:
     missing = [role for role in wanted if role not in unit.state.roles]
     if missing:
         raise UserError(f"--load {unit.folder} has no {' and no '.join(missing)}: it is of a run without")
+    if config.run.critic_load is not None and config.run.critic_start is None:
+        half = Path(config.run.critic_load).absolute() / unit.folder.name / "critic"
+        unit = replace(unit, state=replace(unit.state, roles=unit.state.roles | {"critic": str(half)}))
     print(f"going on from {unit.folder}: {unit.state.rollouts_done} of {config.run.num_rollout} rollouts are done")
     return unit
 
@@ -92,7 +101,7 @@ def how_to_go_on(config: RunConfig) -> str:
 def _read(folder: Path) -> Unit:
     try:
         content = json.loads((folder / _MARKER).read_text())
-        return Unit(folder, DriverState(**{**content, "roles": tuple(content["roles"])}))
+        return Unit(folder, DriverState(**{**content, "roles": dict(content["roles"])}))
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise UserError(f"checkpoint {folder / _MARKER} can't be read: {' '.join(str(error).split())}") from error
 
@@ -109,29 +118,52 @@ def export(folder: Path, out: Path) -> list[Path]:
         raise UserError(f"{out} exists already: give a new folder")
     try:
         for role in unit.state.roles:
-            export_checkpoint(unit.folder / role, out / role)
+            export_checkpoint(unit.of_role(role), out / role)
     except (OSError, ValueError) as error:
         raise UserError(str(error)) from error
     return [out / role for role in unit.state.roles]
 
 
-def begin(folder: Path, rollout_id: int) -> Path:
-    """The folder of a new unit, empty. Raises UserError if it can't be made, or if that rollout is committed already."""
-    unit = folder / _NAME.format(rollout_id)
-    if (unit / _MARKER).exists():
-        raise UserError(f"--save {unit} is a committed checkpoint already: give another folder, or --load this one to go on")
-    try:
-        shutil.rmtree(unit, ignore_errors=True)
-        unit.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"--save {unit} can't be written: {error}") from error
+def begin(run: RunArgs, state: DriverState) -> Unit:
+    """A new unit in --save, with a folder for what each role will write; whose critic is elsewhere if --critic-save says so.
+
+    Raises UserError if a folder can't be made, or if that rollout is committed already.
+    """
+    assert run.save is not None
+    name = _NAME.format(state.rollout_id)
+    elsewhere = {}
+    if run.critic_save is not None and "critic" in state.roles:
+        elsewhere["critic"] = str(Path(run.critic_save).absolute() / name / "critic")
+    unit = Unit(Path(run.save) / name, replace(state, roles=state.roles | elsewhere))
+    if (unit.folder / _MARKER).exists():
+        raise UserError(
+            f"--save {unit.folder} is a committed checkpoint already: give another folder, or --load this one to go on"
+        )
+    for folder in [unit.folder, *map(unit.of_role, unit.state.roles)]:
+        flag = "--save" if folder.is_relative_to(unit.folder) else "--critic-save"
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if folder == unit.folder:
+                folder.mkdir()
+        except OSError as error:
+            raise UserError(f"{flag} {folder} can't be written: {error}") from error
     return unit
 
 
-def commit(unit: Path, state: DriverState, keep_last: int | None) -> None:
-    """Make the unit count, and then delete all but the last `keep_last` (None: keep all)."""
-    write_durably(unit / _MARKER, json.dumps(asdict(state), indent=1) + "\n")
-    for old in _committed(unit.parent)[: -keep_last if keep_last else 0]:
-        # Without its marker it does not count, however far the deletion comes.
-        (old / _MARKER).unlink()
-        shutil.rmtree(old)
+def commit(unit: Unit, keep_last: int | None) -> None:
+    """Make the unit count, and then delete all but the last `keep_last` (None: keep all). Raises UserError if it can't be
+    written; what was committed before still counts then."""
+    try:
+        write_durably(unit.folder / _MARKER, json.dumps(asdict(unit.state), indent=1) + "\n")
+        for folder in _committed(unit.folder.parent)[: -keep_last if keep_last else 0]:
+            old = _read(folder)
+            # Without its marker it does not count, however far the deletion comes.
+            (folder / _MARKER).unlink()
+            shutil.rmtree(folder)
+            for half in map(old.of_role, old.state.roles):  # of those inside, nothing is left
+                shutil.rmtree(half, ignore_errors=True)
+                with suppress(OSError):
+                    half.parent.rmdir()
+    except OSError as error:
+        raise UserError(f"--save {unit.folder} can't be written: {error}") from error

@@ -10,10 +10,11 @@ from slime.backends.cluster import Cluster
 from slime.backends.fsdp_utils.group import Pending
 from slime.backends.fsdp_utils.weight_sync import WeightSync
 from slime.backends.fsdp_utils.worker import Trained
-from slime.checkpoint import DriverState, Unit, begin, commit, how_to_go_on
+from slime.checkpoint import Unit, how_to_go_on
 from slime.model_card import write_card
 from slime.observability.run_log import RunLog
 from slime.rollout.manager import RolloutManager
+from slime.saver import Saver
 from slime.stopping import StopRequest
 
 
@@ -34,7 +35,8 @@ def train(
     weight update and the next generation; the first thing to wait for them is the next rollout's values (or, with values after
     the update, the actor)."""
     weights = WeightSync(cluster.actor, cluster.engine_urls, log.run_dir / "weight_transfer")
-    first = 0 if unit is None else resume(unit, rollouts, cluster, weights)
+    saver = Saver(config, rollouts, cluster, weights)
+    first = 0 if unit is None else saver.resume(unit)
     unfinished: Unfinished | None = None
     try:
         for rollout_id in range(first, config.run.num_rollout):
@@ -44,6 +46,7 @@ def train(
             batch = with_old_log_probs(batch, cluster, config, log, rollout_id)
             previous, unfinished = unfinished, None
             finish(previous, log)
+            saver.commit_if_whole()
             batch = with_old_values(batch, cluster, config, log)
             critic_update = None if cluster.critic is None else cluster.critic.start_update(batch, rollout_id)
             if config.trains_actor(rollout_id):
@@ -52,48 +55,30 @@ def train(
                 if cluster.engine_urls:
                     with log.phase("update_weights"):
                         weights.update()
+            metrics |= rollout_metrics
             last, stopping = rollout_id + 1 == config.run.num_rollout, stop.requested
             due = is_due(config.run.save_interval, rollout_id + 1) or last or stopping
-            metrics |= rollout_metrics
             if due:
-                with log.phase("save"):
-                    export(config, cluster, log.run_dir / "checkpoints", rollout_id, metrics)
+                export(config, cluster, log, rollout_id, metrics, last)
             unfinished = Unfinished(rollout_id, metrics | log.take_times(), len(batch.tokens), critic_update)
             if due and config.run.save is not None:
-                previous, unfinished = unfinished, None
-                finish(previous, log)
-                save(config, rollouts, cluster, weights, log, rollout_id)
+                with log.phase("save"):
+                    saver.begin(rollout_id, metrics)
+                if last or stopping or not config.run.async_save:
+                    previous, unfinished = unfinished, None
+                    finish(previous, log)
+                    with log.phase("save"):
+                        saver.commit()
             if config.cluster.offload_train:
                 leave_accelerator(cluster)
             if stopping and not last:
                 raise KeyboardInterrupt(f"after rollout {rollout_id + 1}; {how_to_go_on(config)}")
     finally:  # a rollout is recorded even if the one after it fails
         finish(unfinished, log)
+        saver.commit_if_whole()
     final = evaluate(config, rollouts, log, config.run.num_rollout, last=True)
     if final:
         log.write_final_evaluation(final)
-
-
-def resume(unit: Unit, rollouts: RolloutManager, cluster: Cluster, weights: WeightSync) -> int:
-    """Put a checkpoint's state into every part; returns the rollout to go on with."""
-    for role, group in cluster.roles().items():
-        group.load(unit.folder / role)
-    rollouts.load_state_dict(unit.state.data)
-    weights.resume(unit.state.weight_version)
-    return unit.state.rollouts_done
-
-
-def save(
-    config: RunConfig, rollouts: RolloutManager, cluster: Cluster, weights: WeightSync, log: RunLog, rollout_id: int
-) -> None:
-    """Write all that a run needs to go on after this rollout, as one unit. The rollout's own metrics are on disk by now."""
-    assert config.run.save is not None
-    with log.phase("save"):
-        folder = begin(Path(config.run.save), rollout_id)
-        for pending in [group.start_save(folder / role) for role, group in cluster.roles().items()]:
-            pending.result()
-        state = DriverState(rollout_id, weights.version, tuple(cluster.roles()), rollouts.state_dict())
-        commit(folder, state, config.run.keep_last)
 
 
 def with_old_log_probs(batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog, rollout_id: int) -> RolloutBatch:
@@ -167,17 +152,20 @@ def finish(rollout: Unfinished | None, log: RunLog) -> None:
     log.write(rollout.rollout_id, metrics, rollout.tokens)
 
 
-def export(config: RunConfig, cluster: Cluster, folder: Path, rollout_id: int, metrics: dict[str, float]) -> None:
-    """Write both roles as Hugging Face folders, where --save-hf and --critic-save-hf say or under `folder`/rollout_<id>, and
-    point `folder`/latest at the latter once all are whole."""
+def export(config: RunConfig, cluster: Cluster, log: RunLog, rollout_id: int, metrics: dict[str, float], last: bool) -> None:
+    """Write both roles as Hugging Face folders, where --save-hf and --critic-save-hf say or under checkpoints/rollout_<id> of
+    the run, and point checkpoints/latest at the latter once all are whole. Before the end, --save makes the latter needless:
+    `slime export` makes them of training state."""
     patterns = {"actor": config.run.save_hf, "critic": config.run.critic_save_hf}
-    for role, group in cluster.roles().items():
-        pattern = patterns[role] or f"{folder}/rollout_{{rollout_id}}/{role}"
-        target = Path(pattern.replace("{rollout_id}", str(rollout_id)))
-        group.export(target)
-        write_card(target, role, config, rollout_id + 1, metrics)
-    link, name = folder / "latest", f"rollout_{rollout_id}"
-    if (folder / name).exists():
-        if link.is_symlink():
-            link.unlink()
-        link.symlink_to(name)
+    folder, name = log.run_dir / "checkpoints", f"rollout_{rollout_id}"
+    with log.phase("save"):
+        for role, group in cluster.roles().items():
+            if patterns[role] or last or config.run.save is None:
+                target = Path((patterns[role] or f"{folder}/{name}/{role}").replace("{rollout_id}", str(rollout_id)))
+                group.export(target)
+                write_card(target, role, config, rollout_id + 1, metrics)
+        link = folder / "latest"
+        if (folder / name).exists():
+            if link.is_symlink():
+                link.unlink()
+            link.symlink_to(name)

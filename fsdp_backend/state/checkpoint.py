@@ -6,14 +6,18 @@ Nothing in the folder is pickled. `role.json` is written last: a folder without 
 
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -30,65 +34,86 @@ from fsdp_backend.model.value import ValueModel
 from fsdp_backend.state.hf_export import BYTES_PER_FILE, write_config_and_tokenizer, write_hf
 
 SUMMARY = "role.json"
-_SHARDS, _HF = "shards", "hf"
+HF = "hf"
+"""Folder with what an export needs besides weights: config, tokenizer, and a model card if someone puts a README.md there."""
+_SHARDS = "shards"
 
 
 def save_checkpoint(
     folder: Path,
     model: PolicyModel | ValueModel,
-    optimizer: Optimizer,
+    optimizer: Optimizer | None,
     mesh: DeviceMesh,
-    rollouts_trained: int,
+    progress: Mapping[str, int],
     source: Path,
 ) -> None:
-    """Write a new folder. Collective. Tokenizer files are copied from `source`, so that the folder alone can be exported.
+    """Write a new folder. Collective. `progress` are the caller's own counters; no optimizer, no optimizer state. Tokenizer
+    files are copied from `source`, so that the folder alone can be exported.
 
     Raises OSError, on every rank, if it exists or can't be written.
     """
     reshard(model)
     tensors, numbers = _state(model, optimizer)
-    error = _first_error(_make(folder, model, source) if mesh.get_rank() == 0 else None, mesh)
-    if error is None:
-        error = _first_error(_write(folder, tensors, mesh.get_rank()), mesh)
-    if error is None and mesh.get_rank() == 0:
-        summary = {
-            "kind": "policy" if isinstance(model, PolicyModel) else "value",
-            "rollouts_trained": rollouts_trained,
-            "world_size": mesh.size(),
-            "optimizer": type(optimizer).__name__,
-            "tensors": _described(tensors),
-            "numbers": numbers,
-        }
-        write_durably(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
-    dist.barrier(mesh.get_group())
-    if error is not None:
-        raise OSError(f"checkpoint {folder} can't be written: {error}")
+    _make(folder, model, source, mesh)
+    summary = _summary_of(model, optimizer, mesh, progress, tensors, numbers)
+    _write(folder, tensors, device.random_state(), summary, mesh.get_group())
 
 
-def load_checkpoint(folder: Path, model: PolicyModel | ValueModel, optimizer: Optimizer, mesh: DeviceMesh) -> int:
-    """Put what `folder` holds into model, optimizer and random generators; returns the rollouts trained. Collective.
+def start_saving(
+    folder: Path,
+    model: PolicyModel | ValueModel,
+    optimizer: Optimizer | None,
+    mesh: DeviceMesh,
+    progress: Mapping[str, int],
+    source: Path,
+    thread: Executor,
+    group: ProcessGroup,
+) -> Future[None]:
+    """As save_checkpoint, of the state at this moment, but written by `thread` from a copy in host memory while training goes
+    on. `group` is for the writers of all ranks alone, one save at a time. What can't be written is raised by the future."""
+    reshard(model)
+    tensors, numbers = _state(model, optimizer)
+    _make(folder, model, source, mesh)
+    copies = HuggingFaceStorageWriter(str(folder)).stage(tensors)
+    summary = _summary_of(model, optimizer, mesh, progress, tensors, numbers)
+    return thread.submit(_write, folder, copies, device.random_state(), summary, group)
 
-    On another number of ranks than it was saved on, the random generators stay as they are. Raises ValueError, on every rank,
-    if the folder is torn or is of another model or optimizer.
+
+def is_whole(folder: Path) -> bool:
+    """Whether a save to this folder has come to its end."""
+    return (folder / SUMMARY).exists()
+
+
+def load_checkpoint(
+    folder: Path, model: PolicyModel | ValueModel, optimizer: Optimizer | None, mesh: DeviceMesh
+) -> dict[str, int]:
+    """Put what `folder` holds into model, optimizer and random generators; returns the `progress` it was saved with.
+
+    Collective. Without an optimizer, the state of the folder's is not looked at. On another number of ranks than it was saved
+    on, the random generators stay as they are. Raises ValueError, on every rank, if the folder is torn, is of another model or
+    optimizer, or has no optimizer state where it is wanted.
     """
     summary = _summary(folder)
     tensors, _ = _state(model, optimizer)
     _require_same(folder, summary, tensors, optimizer)
-    error = _first_error(_read(folder, tensors), mesh)
+    error = _first_error(_read(folder, tensors), mesh.get_group())
     if error is not None:
         raise ValueError(f"checkpoint {folder} can't be read: {error}")
-    _set_numbers(model, optimizer, summary["numbers"])
+    if optimizer is not None:
+        _set_numbers(model, optimizer, summary["numbers"])
     if summary["world_size"] == mesh.size():
         device.set_random_state(load_file(_random_file(folder, mesh.get_rank())))
-    return int(summary["rollouts_trained"])
+    return dict(summary["progress"])
 
 
 def export_checkpoint(folder: Path, out: Path) -> None:
     """Write the model of a checkpoint as a Hugging Face folder, in one process, which need not be in a process group. No more
     than one output file's weights are in memory at a time. Raises ValueError if the checkpoint can't be read."""
-    summary, hf = _summary(folder), folder / _HF
+    summary, hf = _summary(folder), folder / HF
     model = empty_policy(str(hf)) if summary["kind"] == "policy" else empty_value(str(hf))
     write_hf(_weights(folder, summary, model), model, out, hf)
+    if (hf / "README.md").exists():
+        shutil.copy(hf / "README.md", out)
 
 
 def _weights(folder: Path, summary: dict[str, Any], model: PolicyModel | ValueModel) -> Iterator[tuple[str, Tensor]]:
@@ -123,10 +148,12 @@ def write_durably(file: Path, text: str) -> None:
         os.close(directory)
 
 
-def _state(model: PolicyModel | ValueModel, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:
+def _state(model: PolicyModel | ValueModel, optimizer: Optimizer | None) -> tuple[dict[str, Tensor], dict[str, float]]:
     """All tensors, sharded ones as DTensors, and the optimizer's plain numbers; both by name."""
     tensors = {f"model.{name}": tensor.detach() for name, tensor in saved_tensors(model.hf).items()}
     numbers: dict[str, float] = {}
+    if optimizer is None:
+        return tensors, numbers
     for name, parameter in model.hf.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
@@ -134,6 +161,24 @@ def _state(model: PolicyModel | ValueModel, optimizer: Optimizer) -> tuple[dict[
             else:
                 numbers[f"optimizer.{key}.{name}"] = value
     return tensors, numbers
+
+
+def _summary_of(
+    model: PolicyModel | ValueModel,
+    optimizer: Optimizer | None,
+    mesh: DeviceMesh,
+    progress: Mapping[str, int],
+    tensors: dict[str, Tensor],
+    numbers: dict[str, float],
+) -> dict[str, Any]:
+    return {
+        "kind": "policy" if isinstance(model, PolicyModel) else "value",
+        "progress": dict(progress),
+        "world_size": mesh.size(),
+        "optimizer": None if optimizer is None else type(optimizer).__name__,
+        "tensors": _described(tensors),
+        "numbers": numbers,
+    }
 
 
 def _set_numbers(model: PolicyModel | ValueModel, optimizer: Optimizer, numbers: dict[str, float]) -> None:
@@ -147,24 +192,42 @@ def _described(tensors: dict[str, Tensor]) -> dict[str, Any]:
     return {name: [list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for name, tensor in tensors.items()}
 
 
-def _make(folder: Path, model: PolicyModel | ValueModel, source: Path) -> str | None:
-    try:
-        (folder / _SHARDS).mkdir(parents=True)
-        (folder / _HF).mkdir()
-        write_config_and_tokenizer(model, folder / _HF, source)
-    except OSError as error:
-        return _line(error)
-    return None
+def _make(folder: Path, model: PolicyModel | ValueModel, source: Path, mesh: DeviceMesh) -> None:
+    """The new folder with all but tensors, made by rank 0; raises OSError on every rank."""
+    error = None
+    if mesh.get_rank() == 0:
+        try:
+            (folder / _SHARDS).mkdir(parents=True)
+            (folder / HF).mkdir()
+            write_config_and_tokenizer(model, folder / HF, source)
+        except OSError as failure:
+            error = _line(failure)
+    _raise_unwritten(folder, _first_error(error, mesh.get_group()))
 
 
-def _write(folder: Path, tensors: dict[str, Tensor], rank: int) -> str | None:
-    """This rank's part; what went wrong, if anything."""
+def _write(
+    folder: Path, tensors: dict[str, Tensor], random: dict[str, Tensor], summary: dict[str, Any], group: ProcessGroup
+) -> None:
+    """This rank's part and, once all have written theirs, the summary; raises OSError on every rank."""
+    rank, error = dist.get_rank(group), None
     try:
-        save(tensors, storage_writer=HuggingFaceStorageWriter(str(folder / _SHARDS), save_distributed=True))
-        save_file(device.random_state(), _random_file(folder, rank))
-    except (CheckpointException, OSError, RuntimeError) as error:
-        return _line(error)
-    return None
+        writer = HuggingFaceStorageWriter(str(folder / _SHARDS), save_distributed=True)
+        save(tensors, storage_writer=writer, process_group=group)
+        save_file(random, _random_file(folder, rank))
+    except (CheckpointException, OSError, RuntimeError, SafetensorError) as failure:
+        error = _line(failure)
+    error = _first_error(error, group)
+    if error is None and rank == 0:
+        try:
+            write_durably(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+        except OSError as failure:
+            error = _line(failure)
+    _raise_unwritten(folder, _first_error(error, group))
+
+
+def _raise_unwritten(folder: Path, error: str | None) -> None:
+    if error is not None:
+        raise OSError(f"checkpoint {folder} can't be written: {error}")
 
 
 def _read(folder: Path, tensors: dict[str, Tensor], alone: bool = False) -> str | None:
@@ -180,10 +243,10 @@ def _random_file(folder: Path, rank: int) -> Path:
     return folder / f"random_{rank}.safetensors"
 
 
-def _first_error(error: str | None, mesh: DeviceMesh) -> str | None:
+def _first_error(error: str | None, group: ProcessGroup) -> str | None:
     """The error of the first rank that has one, on every rank."""
-    errors: list[str | None] = [None] * mesh.size()
-    dist.all_gather_object(errors, error, group=mesh.get_group())
+    errors: list[str | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(errors, error, group=group)
     return next((each for each in errors if each is not None), None)
 
 
@@ -197,10 +260,14 @@ def _summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
-def _require_same(folder: Path, summary: dict[str, Any], tensors: dict[str, Tensor], optimizer: Optimizer) -> None:
-    if summary["optimizer"] != type(optimizer).__name__:
-        raise ValueError(f"checkpoint {folder} is of optimizer {summary['optimizer']}, not {type(optimizer).__name__}")
+def _require_same(folder: Path, summary: dict[str, Any], tensors: dict[str, Tensor], optimizer: Optimizer | None) -> None:
     saved, wanted = summary["tensors"], _described(tensors)
+    if optimizer is None:
+        saved = {name: what for name, what in saved.items() if not name.startswith("optimizer.")}
+    elif summary["optimizer"] is None:
+        raise ValueError(f"checkpoint {folder} was saved without optimizer state: only no_load_optim goes on from it")
+    elif summary["optimizer"] != type(optimizer).__name__:
+        raise ValueError(f"checkpoint {folder} is of optimizer {summary['optimizer']}, not {type(optimizer).__name__}")
     for name in sorted(saved.keys() | wanted.keys()):
         if saved.get(name) != wanted.get(name):
             raise ValueError(f"checkpoint {folder} is of another model: {name} is {saved.get(name)}, not {wanted.get(name)}")

@@ -2,7 +2,7 @@
 here."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,6 +72,14 @@ class Learner:
             group["lr"] = rate
         self.rollouts_trained += 1
         return rate
+
+    def progress(self) -> dict[str, int]:
+        """The counters that training goes on from; `set_progress` takes them back."""
+        return {"rollouts_trained": self.rollouts_trained, "skipped_in_a_row": self.skipped_in_a_row}
+
+    def set_progress(self, progress: Mapping[str, int]) -> None:
+        """Go on from there."""
+        self.rollouts_trained, self.skipped_in_a_row = progress["rollouts_trained"], progress["skipped_in_a_row"]
 
     def sleep(self) -> None:
         """Free the accelerator for others: parameters and optimizer state move to host memory until `wake`."""

@@ -5,6 +5,7 @@ where that default stands. Nothing here imports torch or ray: `--help` answers a
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from tyro import MISSING
@@ -27,9 +28,16 @@ class RunArgs:
     save: str | None = None
     """Folder for training state, from which --load goes on exactly: both roles, optimizers, clocks, random generators and the
     place in the data. None: none is saved."""
+    critic_save: str | None = None
+    """Folder for the critic's half of the training state. None: beside the actor's, in --save."""
     save_interval: int | None = None
-    """Save every so many rollouts, and after the last: training state to --save, and both models as Hugging Face folders to
-    checkpoints/ of the run. None: only after the last."""
+    """Save every so many rollouts, and after the last: training state to --save, or without --save both models as Hugging Face
+    folders to checkpoints/ of the run; after the last, both. None: only after the last."""
+    async_save: bool = False
+    """Write training state in the background, from a copy in host memory, while training goes on. It counts as saved once all
+    of it is written."""
+    no_save_optim: bool = False
+    """Leave optimizer state out of --save: a third of the size, but only --no-load-optim goes on from it."""
     save_hf: str | None = None
     """Folder for the actor as a Hugging Face checkpoint at every save; {rollout_id} stands for the rollout's number. None:
     checkpoints/rollout_{rollout_id}/actor of the run."""
@@ -40,11 +48,25 @@ class RunArgs:
     load: str | None = None
     """Go on from the newest checkpoint in this folder, which a run wrote by --save. If it is also the folder of --save and
     holds none yet, the run starts from the beginning; otherwise that is an error. None: start from the beginning."""
+    no_load_optim: bool = False
+    """Go on from --load with fresh optimizer state."""
     critic_load: str | None = None
-    """Earlier critic to start from: a folder with its value head, as a run leaves in checkpoints/latest/critic. None:
-    --critic-hf-checkpoint, with a fresh head if that has none."""
+    """Earlier critic to start from: a folder with its value head, as a run leaves in checkpoints/latest/critic. Or, with
+    --load, the folder that the critic's half was written to by --critic-save. None: --critic-hf-checkpoint, with a fresh head
+    if that has none; and the half where the run that wrote it left it."""
+    restarts: int = 0
+    """How often the run goes on by itself from its newest checkpoint in --save after one of its processes died."""
     seed: int = 1234
     """Seed of training: the order of critic passes, and torch's generators."""
+
+    @property
+    def critic_start(self) -> str | None:
+        """The Hugging Face folder that --critic-load names; None where it names none, or where training state is."""
+        folder = self.critic_load
+        if folder is None or folder == self.critic_save:
+            return None
+        is_state = any(Path(folder).glob("rollout_*/critic")) and not (Path(folder) / "config.json").exists()
+        return None if is_state else folder
 
 
 @dataclass(frozen=True)

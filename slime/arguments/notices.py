@@ -14,6 +14,7 @@ _CRITIC: tuple[str, ...] = (
     "critic_holdout_fraction",
     "num_critic_only_steps",
     "critic_load",
+    "critic_save",
     "critic_lambd",
     "lambd",
     "lambd_alpha",
@@ -81,13 +82,14 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
             ("ref_load", "kl_loss_type"),
             "neither --use-kl-loss nor --kl-coef asks for a reference",
         ),
-        (config.run.save is None, ("keep_last",), "it is for --save"),
+        (config.run.save is None, ("keep_last", "async_save", "no_save_optim"), "what is saved is --save's"),
+        (config.run.load is None, ("no_load_optim",), "nothing is loaded: it is for --load"),
         (config.rollout.load_debug_rollout_data is not None, _REWARDS, "samples and rewards come from disk"),
     ]
 
 
 def _differs(config: RunConfig, name: str) -> bool:
-    loaded = name == "hf_checkpoint" and config.run.critic_load is not None
+    loaded = name == "hf_checkpoint" and config.run.critic_start is not None
     return not loaded and bool(getattr(config.critic, name) != getattr(config.actor, name))
 
 

@@ -72,7 +72,7 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
             eval=parsed.eval,
             ppo=parsed.ppo,
             actor=parsed.actor,
-            critic=critic_role(parsed.actor, parsed.critic, parsed.run.critic_load),
+            critic=critic_role(parsed.actor, parsed.critic, parsed.run.critic_start),
         )
     except ValueError as error:
         raise UserError(as_flags(str(error))) from error

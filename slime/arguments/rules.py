@@ -130,6 +130,16 @@ def _exports_do_not_meet(config: RunConfig) -> None:
         raise UserError(f"--save-hf and --critic-save-hf are both {config.run.save_hf}: one would replace the other")
 
 
+def _restarts_and_halves_need_units(config: RunConfig) -> None:
+    if config.run.restarts < 0:
+        raise UserError(f"--restarts must be at least 0, got {config.run.restarts}")
+    for flag, given in (("--restarts", config.run.restarts), ("--critic-save", config.run.critic_save)):
+        if given and config.run.save is None:
+            raise UserError(f"{flag} {given} needs --save: where checkpoints to go on from are")
+    if config.run.critic_load is not None and config.run.critic_start is None and config.run.load is None:
+        raise UserError(f"--critic-load {config.run.critic_load} is half of a checkpoint: give the other by --load")
+
+
 def _critic_only_rollouts(config: RunConfig) -> None:
     alone = config.ppo.num_critic_only_steps
     if alone > config.run.num_rollout:
@@ -166,7 +176,7 @@ def _evaluation_has_data(config: RunConfig) -> None:
 def _checkpoints_readable(config: RunConfig) -> None:
     folders = {"--hf-checkpoint": config.actor.hf_checkpoint}
     if config.ppo.uses_critic:
-        folders["--critic-load" if config.run.critic_load else "--critic-hf-checkpoint"] = config.critic.hf_checkpoint
+        folders["--critic-load" if config.run.critic_start else "--critic-hf-checkpoint"] = config.critic.hf_checkpoint
     if config.ppo.uses_reference and config.ppo.ref_load:
         folders["--ref-load"] = config.ppo.ref_load
     for flag, folder in folders.items():
@@ -216,6 +226,7 @@ RULES: tuple[Callable[[RunConfig], None], ...] = (
     _stop_strings,
     _rollouts_have_a_source,
     _exports_do_not_meet,
+    _restarts_and_halves_need_units,
     _critic_only_rollouts,
     _groups_have_a_baseline,
     _batch_sizes_divide,

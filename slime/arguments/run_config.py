@@ -59,5 +59,5 @@ class RunConfig:
             num_rollout=self.run.num_rollout,
             rollout_temperature=self.rollout.rollout_temperature,
             seed=self.run.seed,
-            require_value_head=self.run.critic_load is not None,
+            require_value_head=self.run.critic_start is not None,
         )

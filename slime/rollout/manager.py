@@ -112,7 +112,7 @@ def _data_source(args: Any) -> RolloutDataSource:
 def _require_same_tokenizer(config: RunConfig, tokenizer: Any) -> None:
     """Raises UserError unless the critic reads token ids as the policy does: it sees ids, not text."""
     folder = config.critic.hf_checkpoint
-    flag = "--critic-load" if config.run.critic_load else "--critic-hf-checkpoint"
+    flag = "--critic-load" if config.run.critic_start else "--critic-hf-checkpoint"
     if folder == config.actor.hf_checkpoint:
         return
     theirs, ours = _load_tokenizer(flag, folder).get_vocab(), tokenizer.get_vocab()

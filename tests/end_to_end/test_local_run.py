@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from fsdp_backend.training.actor import Actor
 from fsdp_backend.training.critic import Critic
-from tests.end_to_end.runs import make_inputs, metrics_of, ppo_flags, run, untimed
+from tests.end_to_end.runs import make_inputs, metrics_of, ppo_flags, repeatable, run
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_two_runs_with_one_seed_are_equal_bit_for_bit(inputs: Path, tmp_path: Pa
     for name in ("one", "two"):
         assert run(ppo_flags(inputs, tmp_path / name)) == 0
     one, two = tmp_path / "one", tmp_path / "two"
-    assert untimed(metrics_of(one)) == untimed(metrics_of(two))
+    assert repeatable(metrics_of(one)) == repeatable(metrics_of(two))
     for role in ("actor", "critic"):
         files = [folder / "checkpoints" / "latest" / role / "model.safetensors" for folder in (one, two)]
         assert files[0].read_bytes() == files[1].read_bytes()
@@ -168,7 +168,7 @@ def test_a_checkpoint_is_saved_at_every_interval_and_after_the_last(inputs: Path
 
 def test_the_config_of_a_run_repeats_it(inputs: Path, finished: Path, tmp_path: Path) -> None:
     assert run(["train", "--config", str(finished / "config.yaml"), "--run-dir", str(tmp_path / "again")]) == 0
-    assert untimed(metrics_of(tmp_path / "again")) == untimed(metrics_of(finished))
+    assert repeatable(metrics_of(tmp_path / "again")) == repeatable(metrics_of(finished))
 
 
 def test_a_critic_can_start_from_an_earlier_critic(inputs: Path, finished: Path, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_critic_is_pretrained_alone_generated_or_from_disk_and_loaded_again(in
         del replay[replay.index(flag) : replay.index(flag) + 2]
     assert run(replay) == 0
     generated, replayed = (tmp_path / name / "checkpoints" / "latest" for name in ("generated", "replayed"))
-    assert untimed(metrics_of(tmp_path / "generated")) == untimed(metrics_of(tmp_path / "replayed"))
+    assert repeatable(metrics_of(tmp_path / "generated")) == repeatable(metrics_of(tmp_path / "replayed"))
     assert same_weights(generated / "critic", replayed / "critic")
     assert not (generated / "actor").exists()
     flags = ["--num-rollout", "1", "--critic-lr", "0", "--critic-load", str(generated / "critic")]

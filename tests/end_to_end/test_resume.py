@@ -1,6 +1,8 @@
 """A run that was stopped goes on as if it had not been."""
 
+import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,7 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 from slime.rollout.manager import RolloutManager
-from tests.end_to_end.runs import make_inputs, metrics_of, ppo_flags, run, untimed
+from slime.saver import Saver
+from tests.end_to_end.runs import make_inputs, metrics_of, ppo_flags, repeatable, run
 
 ROLLOUTS = 5
 
@@ -42,7 +45,7 @@ def uninterrupted(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def assert_same_outcome(one: Path, other: Path) -> None:
-    assert untimed(metrics_of(one / "run")) == untimed(metrics_of(other / "run"))
+    assert repeatable(metrics_of(one / "run")) == repeatable(metrics_of(other / "run"))
     for role in ("actor", "critic"):
         weights, same = (folder / "run" / "checkpoints" / "latest" / role / "model.safetensors" for folder in (one, other))
         assert weights.read_bytes() == same.read_bytes()
@@ -120,6 +123,67 @@ def test_asked_to_stop_it_finishes_the_rollout_saves_and_says_how_to_go_on(
     assert_same_outcome(uninterrupted, tmp_path)
 
 
+@pytest.mark.parametrize("stop", [2, 4])
+def test_saved_in_the_background_to_two_places_it_goes_on_the_same(
+    stop: int, inputs: Path, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = flags(inputs, tmp_path, "--async-save", "--critic-save", str(tmp_path / "critics"))
+    interrupt_at(stop, monkeypatch)
+    assert run(words) == 130
+    assert not (tmp_path / "state" / "rollout_000000" / "critic").exists()
+    assert run([*words, "--load", str(tmp_path / "state")]) == 0
+    for unit in ("rollout_000003", "rollout_000004"):
+        shutil.move(tmp_path / "critics" / unit / "critic", tmp_path / "state" / unit / "critic")
+    assert_same_outcome(uninterrupted, tmp_path)
+    assert sorted(path.name for path in (tmp_path / "critics").iterdir()) == ["rollout_000003", "rollout_000004"]
+
+
+def test_the_critics_half_may_have_been_moved(inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ppo_flags(inputs, tmp_path / "run", "--save", str(tmp_path / "state"), "--critic-save", str(tmp_path / "critics"))
+    assert run([*words, "--num-rollout", "1"]) == 0
+    shutil.move(tmp_path / "critics", tmp_path / "moved")
+    more = [*words, "--num-rollout", "2", "--load", str(tmp_path / "state")]
+    assert run(more) == 2
+    assert f"checkpoint {tmp_path}/critics/rollout_000000/critic has no role.json" in capsys.readouterr().err
+    assert run([*more, "--critic-load", str(tmp_path / "moved")]) == 0
+
+
+def test_a_disk_that_is_full_ends_the_run_in_one_line_and_leaves_the_last_unit_to_go_on_from(
+    inputs: Path, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = Saver.begin
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def begin_on_a_full_disk(self: Saver, rollout_id: int, metrics: dict[str, float]) -> None:
+        if rollout_id == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        try:
+            begin(self, rollout_id, metrics)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    monkeypatch.setattr(Saver, "begin", begin_on_a_full_disk)
+    assert run(flags(inputs, tmp_path)) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"slime: error: checkpoint {tmp_path}/state/rollout_000002/actor can't be written: ")
+    monkeypatch.setattr(Saver, "begin", begin)
+    assert run(flags(inputs, tmp_path, "--load", str(tmp_path / "state"))) == 0
+    assert_same_outcome(uninterrupted, tmp_path)
+
+
+def test_without_optimizer_state_it_goes_on_only_when_told_so(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ppo_flags(inputs, tmp_path / "run", "--save", str(tmp_path / "state"), "--no-save-optim")
+    assert run([*words, "--num-rollout", "1"]) == 0
+    more = [*words, "--num-rollout", "2", "--load", str(tmp_path / "state")]
+    assert run(more) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.endswith("was saved without optimizer state: only --no-load-optim goes on from it")
+    assert run([*more, "--no-load-optim"]) == 0
+    assert metrics_of(tmp_path / "run")[1]["rollout"] == 1
+
+
 def test_only_the_last_units_are_kept_each_with_its_marker(uninterrupted: Path) -> None:
     assert sorted(path.name for path in (uninterrupted / "state").iterdir()) == ["rollout_000003", "rollout_000004"]
     for unit in (uninterrupted / "state").iterdir():
@@ -136,7 +200,7 @@ def test_a_checkpoint_is_exported_offline_as_the_run_exported_it(
     for role in ("actor", "critic"):
         online = uninterrupted / "run" / "checkpoints" / "latest" / role
         files = {file.name: file.read_bytes() for file in (tmp_path / "state" / role).iterdir()}
-        assert files == {file.name: file.read_bytes() for file in online.iterdir() if file.name != "README.md"}
+        assert files == {file.name: file.read_bytes() for file in online.iterdir()}
 
 
 def test_export_says_what_is_wrong(uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,10 +248,18 @@ def _critic_of_another(unit: Path) -> None:
     shutil.copytree(unit / "actor", unit / "critic")
 
 
+def _critic_of_the_rollout_before(unit: Path) -> None:
+    summary = unit / "critic" / "role.json"
+    content = json.loads(summary.read_text())
+    content["progress"]["rollout_id"] -= 1
+    summary.write_text(json.dumps(content))
+
+
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "no marker": (_no_marker, "holds no committed checkpoint"),
     "torn marker": (_torn_marker, "committed.json can't be read"),
     "missing half": (_no_critic, "critic has no role.json"),
+    "halves of two rollouts": (_critic_of_the_rollout_before, "critic is of rollout 2, not of 3 as its unit"),
     "wrong half": (_critic_of_another, "is of another model"),
 }
 

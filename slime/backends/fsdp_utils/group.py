@@ -49,13 +49,17 @@ class TrainGroup(ABC):
         """Leave the accelerator after what was submitted before, until the next verb."""
         return self.submit("sleep")
 
-    def start_save(self, folder: Path) -> Pending[None]:
-        """Begin to write the training state, after what was submitted before."""
-        return self.submit("save", folder)
+    def start_save(self, folder: Path, rollout_id: int) -> Pending[None]:
+        """Begin to write the training state after this rollout, after what was submitted before."""
+        return self.submit("save", folder, rollout_id)
 
-    def load(self, folder: Path) -> None:
-        """Go on from training state."""
-        self.submit("load", folder).result()
+    def finish_save(self) -> None:
+        """Wait until what was begun is written."""
+        self.submit("finish_save").result()
+
+    def load(self, folder: Path, rollout_id: int) -> None:
+        """Go on from the training state after this rollout."""
+        self.submit("load", folder, rollout_id).result()
 
     def export(self, folder: Path) -> None:
         """Write a Hugging Face folder."""

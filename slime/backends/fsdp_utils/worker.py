@@ -1,6 +1,7 @@
 """One training process: a rank of the actor or of the critic. A plain class; Ray wraps it, the local launcher calls it."""
 
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,7 +11,7 @@ import torch
 from fsdp_backend import device
 from fsdp_backend.batch.columns import Floats, RolloutBatch
 from fsdp_backend.distributed.world import Rendezvous, join, leave
-from fsdp_backend.state.checkpoint import load_checkpoint, save_checkpoint
+from fsdp_backend.state.checkpoint import load_checkpoint, save_checkpoint, start_saving
 from fsdp_backend.state.hf_export import export_hf
 from fsdp_backend.training.actor import Actor
 from fsdp_backend.training.critic import Critic
@@ -32,16 +33,20 @@ class Trained:
 
 
 class TrainWorker:
-    """Verbs run on all ranks of a role together; each returns the same on every rank. All but `sleep` wake the role first."""
+    """Verbs run on all ranks of a role together; each returns the same on every rank."""
 
     def __init__(self, role: RoleName, config: RunConfig, meeting: Rendezvous) -> None:
         device.share_cpu(meeting.world_size)
         mesh = join(meeting)
+        self.config = config
         train = config.train_config()
         self.rank = meeting.rank
         torch.manual_seed(train.seed + self.rank)
         self.source = Path((train.actor if role == "actor" else train.critic).hf_checkpoint)
         self.role: Actor | Critic = Actor(train, mesh, custom_correction(config)) if role == "actor" else Critic(train, mesh)
+        self.saving: Future[None] | None = None
+        if config.run.async_save:
+            self.saver, self.saver_group = ThreadPoolExecutor(1, "saver"), device.host_group()
 
     def log_probs(self, batch: RolloutBatch, rollout_id: int) -> tuple[Floats | None, Floats | None]:
         """Of the actor before its update, and of the reference model; None for those that nothing needs."""
@@ -58,6 +63,8 @@ class TrainWorker:
     def update(self, batch: RolloutBatch, rollout_id: int) -> Trained:
         """Train on one rollout."""
         started = time.time()
+        if self.saving is not None and self.saving.done():
+            self.finish_save()
         self.role.learner.wake()
         metrics = self.role.update(batch, rollout_id)
         return Trained({f"train/{name}": value for name, value in metrics.items()}, started, time.time())
@@ -65,22 +72,44 @@ class TrainWorker:
     def export(self, folder: Path) -> None:
         """Write the role's model as a Hugging Face folder."""
         self.role.learner.wake()
-        export_hf(self.role.model, folder, self.source)
-
-    def save(self, folder: Path) -> None:
-        """Write all that the role needs to go on from here."""
-        learner = self.role.learner
-        learner.wake()
         try:
-            save_checkpoint(folder, self.role.model, learner.optimizer, learner.mesh, learner.rollouts_trained, self.source)
+            export_hf(self.role.model, folder, self.source)
+        except OSError as error:
+            raise ValueError(f"{folder} can't be written: {error}") from error
+
+    def save(self, folder: Path, rollout_id: int) -> None:
+        """Write all that the role needs to go on from after this rollout; with --async-save, only begin to."""
+        learner, run = self.role.learner, self.config.run
+        self.finish_save()
+        learner.wake()
+        optimizer = None if run.no_save_optim else learner.optimizer
+        state = (folder, self.role.model, optimizer, learner.mesh, learner.progress() | {"rollout_id": rollout_id}, self.source)
+        try:
+            if run.async_save:
+                self.saving = start_saving(*state, self.saver, self.saver_group)
+            else:
+                save_checkpoint(*state)
         except OSError as error:  # a full disk is not ours to mend: one line
             raise ValueError(str(error)) from error
 
-    def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+    def finish_save(self) -> None:
+        """Wait for a save that was begun. Raises ValueError if it has failed."""
+        saving, self.saving = self.saving, None
+        if saving is not None:
+            try:
+                saving.result()
+            except OSError as error:
+                raise ValueError(str(error)) from error
+
+    def load(self, folder: Path, rollout_id: int) -> None:
+        """Go on from what `save` wrote after this rollout."""
         learner = self.role.learner
         learner.wake()
-        learner.rollouts_trained = load_checkpoint(folder, self.role.model, learner.optimizer, learner.mesh)
+        optimizer = None if self.config.run.no_load_optim else learner.optimizer
+        progress = load_checkpoint(folder, self.role.model, optimizer, learner.mesh)
+        if progress["rollout_id"] != rollout_id:
+            raise ValueError(f"checkpoint {folder} is of rollout {progress['rollout_id']}, not of {rollout_id} as its unit")
+        learner.set_progress(progress)
 
     def sleep(self) -> None:
         """Leave the accelerator to others until the next verb."""

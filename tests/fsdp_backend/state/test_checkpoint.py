@@ -1,8 +1,11 @@
 """A role's training state: written, read, and gone on from."""
 
 import json
+import resource
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,13 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from fsdp_backend import device
 from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
 from fsdp_backend.model.policy import PolicyModel
 from fsdp_backend.model.value import ValueModel
 from fsdp_backend.session import Session
 from fsdp_backend.state import checkpoint
-from fsdp_backend.state.checkpoint import SUMMARY, export_checkpoint, load_checkpoint, save_checkpoint
+from fsdp_backend.state.checkpoint import SUMMARY, export_checkpoint, is_whole, load_checkpoint, save_checkpoint, start_saving
 from fsdp_backend.state.hf_export import export_hf
 from fsdp_backend.state.weight_stream import full_weights
 from fsdp_backend.training.actor import Actor
@@ -47,13 +51,11 @@ def trained(
     torch.manual_seed(first)
     if load is not None:
         for name, role in roles.items():
-            role.learner.rollouts_trained = load_checkpoint(load / name, role.model, role.learner.optimizer, mesh)
+            role.learner.set_progress(load_checkpoint(load / name, role.model, role.learner.optimizer, mesh))
     metrics = [session.iterate(random_batch(8, rollout_id), rollout_id) for rollout_id in range(first, last)]
     if save is not None:
         for name, role in roles.items():
-            save_checkpoint(
-                save / name, role.model, role.learner.optimizer, mesh, role.learner.rollouts_trained, source(config)
-            )
+            save_checkpoint(save / name, role.model, role.learner.optimizer, mesh, role.learner.progress(), source(config))
     weights = {name: {n: t.clone() for n, t in full_weights(role.model)} for name, role in roles.items()}
     return {"metrics": metrics, "weights": weights, "random": torch.get_rng_state()}
 
@@ -105,12 +107,99 @@ def test_sharded_in_copies_it_is_saved_once_and_loads_without(
     assert differences(resumed["weights"], uninterrupted["weights"]) < 1e-6
 
 
+def saved_beside_training(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> None:
+    """Two rollouts, a save in the background, and a third that changes everything before a byte of it is written."""
+    session, thread, group = Session(config, mesh), ThreadPoolExecutor(1), device.host_group()
+    assert session.critic is not None
+    for rollout_id in range(2):
+        session.iterate(random_batch(8, rollout_id), rollout_id)
+    go = threading.Event()
+    thread.submit(go.wait)
+    roles: dict[str, Actor | Critic] = {"actor": session.actor, "critic": session.critic}
+    saves = [
+        start_saving(
+            folder / name,
+            role.model,
+            role.learner.optimizer,
+            mesh,
+            role.learner.progress(),
+            source(config),
+            thread,
+            group,
+        )
+        for name, role in roles.items()
+    ]
+    session.iterate(random_batch(8, 2), 2)
+    assert not any(is_whole(folder / name) for name in roles)
+    go.set()
+    for save in saves:
+        save.result()
+    assert all(is_whole(folder / name) for name in roles)
+
+
+def test_saved_beside_training_it_holds_what_was_when_the_save_began(
+    settings: TrainConfig, tmp_path: Path, uninterrupted: dict[str, Any]
+) -> None:
+    run_world(2, saved_beside_training, settings, tmp_path)
+    for resumed in run_world(2, trained, settings, 2, ROLLOUTS, tmp_path, None):
+        assert differences(resumed["weights"], uninterrupted["weights"]) == 0
+        assert resumed["metrics"] == uninterrupted["metrics"][2:]
+
+
+def without_optimizer(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> tuple[str, float, float]:
+    """What loading it with an optimizer says; and, loaded without, the moments' size before and after a rollout."""
+    actor = Session(config, mesh).actor
+    save_checkpoint(folder, actor.model, None, mesh, {"rollouts_trained": 3}, source(config))
+    with pytest.raises(ValueError, match="without optimizer state") as refused:
+        load_checkpoint(folder, actor.model, actor.learner.optimizer, mesh)
+    assert load_checkpoint(folder, actor.model, None, mesh) == {"rollouts_trained": 3}
+    size = sum(file.stat().st_size for file in (folder / "shards").iterdir())
+    weights = sum(parameter.numel() * 4 for parameter in actor.model.hf.parameters())
+    return str(refused.value), size, weights
+
+
+def test_without_optimizer_state_it_is_a_third_and_says_what_goes_on_from_it(settings: TrainConfig, tmp_path: Path) -> None:
+    for message, size, weights in run_world(2, without_optimizer, settings, tmp_path / "actor"):
+        assert message.endswith("was saved without optimizer state: only no_load_optim goes on from it")
+        assert weights < size < 1.2 * weights
+
+
+def test_a_checkpoint_with_optimizer_state_loads_without(settings: TrainConfig, half: Path) -> None:
+    run_world(1, loaded_without_moments, settings, half / "actor")
+
+
+def loaded_without_moments(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> None:
+    learner = Session(config, mesh).actor.learner
+    assert load_checkpoint(folder, learner.model, None, mesh)["rollouts_trained"] == 2
+    assert all(float(state["exp_avg"].abs().sum()) == 0 for state in learner.optimizer.state.values())
+
+
+def on_a_full_disk(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> str:
+    """No file may grow beyond 20 kB: the shards do not fit."""
+    session = Session(config, mesh)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="can't be written") as refused:
+            save_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh, {}, source(config))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    return str(refused.value)
+
+
+def test_a_full_disk_is_one_line_on_every_rank_and_leaves_no_summary(settings: TrainConfig, tmp_path: Path) -> None:
+    for message in run_world(2, on_a_full_disk, settings, tmp_path / "actor"):
+        assert "File too large" in message
+        assert "\n" not in message
+    assert not is_whole(tmp_path / "actor")
+
+
 def generators(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> tuple[Tensor, Tensor]:
     """Random numbers that follow a save, and those that follow its load."""
     session = Session(config, mesh)
     torch.manual_seed(mesh.get_rank())
     torch.rand(3)
-    save_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh, 0, source(config))
+    save_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh, {}, source(config))
     following = torch.rand(5)
     torch.manual_seed(99)
     load_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh)
@@ -150,7 +239,7 @@ def saved_and_exported(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> N
     session.iterate(random_batch(8), 0)
     for name, role in (("actor", session.actor), ("critic", session.critic)):
         model: PolicyModel | ValueModel = role.model
-        save_checkpoint(folder / "state" / name, model, role.learner.optimizer, mesh, 1, source(config))
+        save_checkpoint(folder / "state" / name, model, role.learner.optimizer, mesh, {}, source(config))
         export_hf(model, folder / "online" / name, source(config))
 
 
@@ -194,6 +283,12 @@ def _another_shape(folder: Path) -> None:
     (folder / SUMMARY).write_text(json.dumps(summary))
 
 
+def _another_dtype(folder: Path) -> None:
+    summary = json.loads((folder / SUMMARY).read_text())
+    summary["tensors"]["model.model.norm.weight"] = [[32], "bfloat16"]
+    (folder / SUMMARY).write_text(json.dumps(summary))
+
+
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "no summary": (_without_summary, "has no role.json"),
     "torn summary": (_torn_summary, "role.json can't be read"),
@@ -203,6 +298,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
         _another_shape,
         "is of another model: model.model.norm.weight is [[64], 'float32'], not [[32], 'float32']",
     ),
+    "another dtype": (_another_dtype, "model.model.norm.weight is [[32], 'bfloat16'], not [[32], 'float32']"),
 }
 
 
@@ -226,7 +322,7 @@ def test_another_optimizer_is_refused(settings: TrainConfig, half: Path) -> None
 def unwritable(mesh: DeviceMesh, config: TrainConfig, folder: Path) -> str:
     session = Session(config, mesh)
     with pytest.raises(OSError, match="can't be written") as refused:
-        save_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh, 0, source(config))
+        save_checkpoint(folder, session.actor.model, session.actor.learner.optimizer, mesh, {}, source(config))
     return str(refused.value)
 
 

@@ -46,6 +46,10 @@ REFUSED = [
     ("--ref-load nowhere --use-kl-loss", "--ref-load nowhere is no folder"),
     ("--critic-hf-checkpoint nowhere", "--critic-hf-checkpoint nowhere is no folder"),
     ("--critic-load nowhere", "--critic-load nowhere is no folder"),
+    ("--restarts -1 --save a", "--restarts must be at least 0, got -1"),
+    ("--restarts 2", "--restarts 2 needs --save"),
+    ("--critic-save a", "--critic-save a needs --save"),
+    ("--save a --critic-save b --critic-load b", "--critic-load b is half of a checkpoint: give the other by --load"),
     ("--train-backend megatron", "--train-backend megatron is for the command line of slime train only"),
     (
         "--critic-holdout-fraction 0.25 --critic-global-batch-size 4",
@@ -167,7 +171,7 @@ def test_flags_that_agree_are_accepted(checkpoint: Path, flags: str) -> None:
 
 
 def test_every_rule_can_refuse_something() -> None:
-    assert len(RULES) == len(set(RULES)) == 14
+    assert len(RULES) == len(set(RULES)) == 15
 
 
 def without_config(folder: Path) -> None:
