@@ -79,6 +79,14 @@ def resumed_from(config: RunConfig) -> Unit | None:
     return unit
 
 
+def going_on(config: RunConfig) -> RunConfig:
+    """The same run, but from its own newest unit, or from where it began if it has none yet."""
+    assert config.run.save is not None
+    if config.run.load is not None and newest(Path(config.run.save)) is None:
+        return config
+    return replace(config, run=replace(config.run, load=config.run.save, critic_load=config.run.critic_start))
+
+
 def newest(folder: Path) -> Unit | None:
     """The committed unit of the latest rollout; None if there is none. Raises UserError for a marker that can't be read."""
     committed = _committed(folder)

@@ -62,9 +62,27 @@ def train_command(words: list[str]) -> None:
     if wants_megatron(words):
         hand_over(words)
     config = configure(words)
-    # From here on torch is needed, which --help and flag errors do without.
     from slime.arguments.notices import notices
-    from slime.checkpoint import how_to_go_on, resumed_from
+    from slime.checkpoint import going_on, how_to_go_on
+
+    run_dir = Path(config.run.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}").resolve()
+    for notice in notices(config):
+        print(f"note: {notice}")
+    for restarts_left in reversed(range(config.run.restarts + 1)):
+        try:
+            run_to_the_end(config, run_dir)
+            return
+        except ProcessDied as error:
+            if not restarts_left:
+                raise UserError(f"{error}; {how_to_go_on(config)}") from error
+            print(f"{error}\nstarting again; --restarts left after this: {restarts_left - 1}", flush=True)
+            config = going_on(config)
+
+
+def run_to_the_end(config: "RunConfig", run_dir: Path) -> None:
+    """Start processes and train, from the beginning or from a checkpoint. Raises ProcessDied if one of them dies."""
+    # From here on torch is needed, which --help and flag errors do without.
+    from slime.checkpoint import resumed_from
     from slime.observability.run_log import RunLog
     from slime.rollout.manager import RolloutManager
     from slime.stopping import StopRequest
@@ -76,24 +94,20 @@ def train_command(words: list[str]) -> None:
         print(f"nothing left to do: {first} rollouts are done, --num-rollout is {config.run.num_rollout}")
         return
     rollouts = RolloutManager(config)
-    run_dir = Path(config.run.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}").resolve()
+    goes_on_with = None if config.run.load is None else first
     passes = config.ppo.critic_passes if config.has_critic_updates else 0
     try:
-        log = RunLog(run_dir, config.flags(), config.run.num_rollout, passes, first)
+        log = RunLog(run_dir, config.flags(), config.run.num_rollout, passes, goes_on_with)
     except (OSError, ValueError) as error:
         raise UserError(f"--run-dir {error}") from error
-    for notice in notices(config):
-        print(f"note: {notice}")
     print(f"run folder: {run_dir}\nstarting processes and loading models …", flush=True)
     cluster = launch(config)
     print(f"started: {cluster.describe()}", flush=True)
     try:
         with log, StopRequest() as stop:
-            if cluster.router is not None:
-                rollouts.connect(*cluster.router)
+            if cluster.engines is not None:
+                rollouts.connect(*cluster.engines.address)
             train(config, rollouts, cluster, log, stop, unit)
-    except ProcessDied as error:
-        raise UserError(f"{error}; {how_to_go_on(config)}") from error
     finally:
         cluster.close()
     for saved in (config.run.save_hf, config.run.critic_save_hf, run_dir / "checkpoints" / "latest"):

@@ -11,6 +11,7 @@ from slime.backends.fsdp_utils.group import Pending
 from slime.backends.fsdp_utils.weight_sync import WeightSync
 from slime.backends.fsdp_utils.worker import Trained
 from slime.checkpoint import Unit, how_to_go_on
+from slime.generation import Generation
 from slime.model_card import write_card
 from slime.observability.run_log import RunLog
 from slime.rollout.manager import RolloutManager
@@ -34,15 +35,17 @@ def train(
     """Run `num_rollout` rollouts, or those left after a checkpoint. The critic's K passes run beside the actor's update, the
     weight update and the next generation; the first thing to wait for them is the next rollout's values (or, with values after
     the update, the actor)."""
-    weights = WeightSync(cluster.actor, cluster.engine_urls, log.run_dir / "weight_transfer")
+    weights = WeightSync(cluster.actor, cluster.engines, config.actor.hf_checkpoint, log.run_dir / "weight_transfer")
+    cluster.resources.callback(weights.close)
+    generation = Generation(rollouts, cluster, weights, log)
     saver = Saver(config, rollouts, cluster, weights)
     first = 0 if unit is None else saver.resume(unit)
     unfinished: Unfinished | None = None
     try:
         for rollout_id in range(first, config.run.num_rollout):
-            metrics = evaluate(config, rollouts, log, rollout_id)
+            metrics = evaluate(config, generation, log, rollout_id)
             with log.phase("generate"):
-                batch, rollout_metrics = rollouts.generate(rollout_id)
+                batch, rollout_metrics = generation.rollout(rollout_id)
             batch = with_old_log_probs(batch, cluster, config, log, rollout_id)
             previous, unfinished = unfinished, None
             finish(previous, log)
@@ -52,7 +55,7 @@ def train(
             if config.trains_actor(rollout_id):
                 batch = with_actor_columns(batch, critic_update, cluster, config, log)
                 metrics |= update_actor(batch, cluster, log, rollout_id)
-                if cluster.engine_urls:
+                if cluster.engines is not None:
                     with log.phase("update_weights"):
                         weights.update()
             metrics |= rollout_metrics
@@ -76,7 +79,7 @@ def train(
     finally:  # a rollout is recorded even if the one after it fails
         finish(unfinished, log)
         saver.commit_if_whole()
-    final = evaluate(config, rollouts, log, config.run.num_rollout, last=True)
+    final = evaluate(config, generation, log, config.run.num_rollout, last=True)
     if final:
         log.write_final_evaluation(final)
 
@@ -125,13 +128,13 @@ def leave_accelerator(cluster: Cluster) -> None:
         sleeping["actor"].result()
 
 
-def evaluate(config: RunConfig, rollouts: RolloutManager, log: RunLog, rollout_id: int, last: bool = False) -> dict[str, float]:
+def evaluate(config: RunConfig, generation: Generation, log: RunLog, rollout_id: int, last: bool = False) -> dict[str, float]:
     """Metrics of the policy after `rollout_id` rollouts of training, if an evaluation is due then; else none."""
     skipped = rollout_id == 0 and config.eval.skip_eval_before_train
     if config.eval.eval_interval is None or skipped or not (last or is_due(config.eval.eval_interval, rollout_id)):
         return {}
     with log.phase("evaluate"):
-        return rollouts.evaluate(rollout_id)
+        return generation.evaluation(rollout_id)
 
 
 def is_due(interval: int | None, rollouts_trained: int) -> bool:

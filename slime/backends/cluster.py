@@ -1,9 +1,11 @@
 """What a launcher hands to the train loop: both roles, the engines, and how to end them; and how many processes each has."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slime.arguments.run_config import RunConfig
+from slime.backends.engines import Engines
 from slime.backends.fsdp_utils.group import TrainGroup
 
 # slime's default, where there are GPUs.
@@ -19,10 +21,10 @@ class Cluster:
     critic: TrainGroup | None
     resources: ExitStack
     """What `close` ends."""
-    engine_urls: list[str] = field(default_factory=list)
-    """One a rollout engine; none in supervised training."""
-    router: tuple[str, int] | None = None
-    """Host and port that generate requests go to."""
+    engines: Engines | None = None
+    """None where nothing is generated."""
+    check: Callable[[], None] | None = None
+    """Raises ProcessDied if a rank has died; None where all is one process."""
 
     def roles(self) -> dict[str, TrainGroup]:
         """The roles that this run has, by name."""
@@ -31,7 +33,7 @@ class Cluster:
     def describe(self) -> str:
         """Who runs, in a line."""
         parts = [f"{name} {group.size} ranks" for name, group in self.roles().items()]
-        return ", ".join([*parts, f"rollout {len(self.engine_urls)} engines"] if self.engine_urls else parts)
+        return ", ".join(parts if self.engines is None else [*parts, f"rollout {len(self.engines.urls)} engines"])
 
     def close(self) -> None:
         """End every process, server and thread that the launcher started."""

@@ -12,6 +12,7 @@ from slime.arguments.run_config import RunConfig
 from slime.backends.cluster import Cluster, world_sizes
 from slime.backends.embedded.engine import EmbeddedEngine
 from slime.backends.embedded.server import EmbeddedServer
+from slime.backends.engines import Engines
 from slime.backends.fsdp_utils.group import TrainGroup
 from slime.backends.fsdp_utils.worker import RoleName, TrainWorker
 
@@ -50,6 +51,18 @@ class LocalGroup(TrainGroup):
         self.worker.close()
 
 
+class LocalEngine(Engines):
+    """The one engine, in this process: it dies with the run."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.address = server.host, server.port
+        self.urls = [f"http://{server.host}:{server.port}"]
+
+    def replace_dead(self, folder: str, version: int, patience: float = 0.0) -> list[str]:
+        """Nothing dies alone here."""
+        return []
+
+
 def launch(config: RunConfig) -> Cluster:
     """Build the roles that the run trains, and the engine if it generates."""
     with ExitStack() as resources:
@@ -66,5 +79,4 @@ def launch(config: RunConfig) -> Cluster:
         engine = EmbeddedEngine(config.actor.hf_checkpoint, config.data.rollout_seed, config.actor.bf16)
         server = EmbeddedServer(engine)
         resources.callback(server.close)
-        url = f"http://{server.host}:{server.port}"
-        return Cluster(actor, critic, resources.pop_all(), [url], (server.host, server.port))
+        return Cluster(actor, critic, resources.pop_all(), LocalEngine(server))

@@ -24,12 +24,12 @@ class RunLog:
     that comes about, draws report.html."""
 
     def __init__(
-        self, run_dir: Path, flags: Mapping[str, Any], num_rollout: int, critic_passes: int, first_rollout: int = 0
+        self, run_dir: Path, flags: Mapping[str, Any], num_rollout: int, critic_passes: int, first_rollout: int | None = None
     ) -> None:
         """Makes the folder. Raises ValueError if it holds a run with rollouts already: nothing is overwritten. A run that goes
         on, with `first_rollout`, drops what its folder holds of that rollout and later ones, which it does again."""
         metrics = run_dir / METRICS_FILE
-        if first_rollout:
+        if first_rollout is not None:
             keep_before(metrics, first_rollout)
         elif metrics.exists() and metrics.stat().st_size:
             raise ValueError(f"{run_dir} holds a run already: choose another folder, or move that one away")

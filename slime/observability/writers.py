@@ -36,11 +36,11 @@ class JsonlWriter:
 class TensorBoardWriter:
     """Writes each metric as a TensorBoard scalar, the rollout's number being the step."""
 
-    def __init__(self, directory: Path, first_rollout: int = 0) -> None:
+    def __init__(self, directory: Path, first_rollout: int | None = None) -> None:
         # Imported here because it loads torch, which readers of metrics do not need.
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(directory), purge_step=first_rollout or None)
+        self._writer = SummaryWriter(str(directory), purge_step=first_rollout)
 
     def write(self, rollout_id: int, metrics: Mapping[str, float]) -> None:
         """Add one rollout's scalars and flush them, so that an open TensorBoard shows them at once."""

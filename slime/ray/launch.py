@@ -4,14 +4,16 @@ from contextlib import ExitStack
 from typing import Any
 
 import ray
-from ray.util.placement_group import placement_group
+from ray.util.placement_group import PlacementGroup, placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fsdp_backend import device
 from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
 from slime.backends.cluster import Cluster, world_sizes
-from slime.backends.embedded.router import Router
-from slime.ray.groups import EngineGroup, RayGroup, on_bundle
+from slime.ray.engines import RayEngines
+from slime.ray.ranks import RayGroup
+from slime.ray.watch import Watch
 
 
 def launch(config: RunConfig) -> Cluster:
@@ -21,22 +23,19 @@ def launch(config: RunConfig) -> Cluster:
         resources.callback(ray.shutdown)
         sizes = world_sizes(config, device.accelerator_count())
         places = _places(config, sizes)
-        roles = {}
+        watch, roles = Watch(), {}
         for role in ("actor", "critic"):
             if sizes[role]:
-                roles[role] = RayGroup(role, config, places[role])
+                roles[role] = RayGroup(role, config, places[role], watch)
                 resources.callback(roles[role].close)
-        engines = EngineGroup(config, places["rollout"])
-        resources.callback(engines.close)
+        engines = RayEngines(config, places["rollout"], watch) if sizes["rollout"] else None
+        if engines is not None:
+            resources.callback(engines.close)
         for group in roles.values():
             group.wait_until_built()
-        cluster = Cluster(roles.get("actor"), roles.get("critic"), resources, engines.urls())
-        if cluster.engine_urls:
-            router = Router(cluster.engine_urls)
-            resources.callback(router.close)
-            cluster.router = (router.host, router.port)
-        cluster.resources = resources.pop_all()
-        return cluster
+        if engines is not None:
+            engines.open()
+        return Cluster(roles.get("actor"), roles.get("critic"), resources.pop_all(), engines, watch.check)
 
 
 def _places(config: RunConfig, sizes: dict[str, int]) -> dict[str, list[dict[str, Any]]]:
@@ -57,3 +56,9 @@ def _places(config: RunConfig, sizes: dict[str, int]) -> dict[str, list[dict[str
         places[role] = [on_bundle(group, first + i, share) for i in range(size)]
         first += 0 if config.cluster.colocate else size
     return places
+
+
+def on_bundle(group: PlacementGroup, bundle: int, num_gpus: float) -> dict[str, Any]:
+    """Ray options that put an actor on one bundle of a placement group."""
+    strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=bundle)
+    return {"num_cpus": 0, "num_gpus": num_gpus, "scheduling_strategy": strategy}

@@ -18,7 +18,8 @@ from slime.backends.embedded.scheduler import Scheduler
 class EmbeddedEngine:
     """Generates for many requests at once; knows when a response ends. HTTP is server.py's."""
 
-    def __init__(self, folder: str, seed: int, bf16: bool) -> None:
+    def __init__(self, folder: str, seed: int, bf16: bool, version: int = 0) -> None:
+        """`version` is that of the weights in `folder`."""
         transformers_logging.disable_progress_bar()
         dtype = torch.bfloat16 if bf16 else torch.float32
         self.folder = folder
@@ -28,6 +29,7 @@ class EmbeddedEngine:
         self.context_length = int(self.model.config.max_position_embeddings)
         self.end_ids = _end_of_sequence_ids(self.model.config, Path(folder), self.tokenizer)
         self.scheduler = Scheduler(self.model, self.is_finished, seed)
+        self.scheduler.weight_version = str(version)
 
     @property
     def weight_version(self) -> str:

@@ -1,4 +1,4 @@
-"""One address for several engines: each request goes to the next one in turn."""
+"""One address for several engines: each request goes to the next one in turn, and stays here while an engine is replaced."""
 
 import asyncio
 import itertools
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import aiohttp
 from aiohttp import web
 
+_PAUSE = 0.1
+
 
 class Router:
     """Forwards POST /generate on loopback. Weight updates and the like go to the engines themselves."""
@@ -15,7 +17,8 @@ class Router:
     def __init__(self, engine_urls: Sequence[str], host: str = "127.0.0.1") -> None:
         """Takes a free port; see `host` and `port`."""
         self.host = host
-        self._next_url = itertools.cycle(engine_urls)
+        self._urls = list(engine_urls)
+        self._turns = itertools.count()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="embedded-router", daemon=True)
         self._thread.start()
@@ -33,11 +36,20 @@ class Router:
         port: int = self._runner.addresses[0][1]
         return port
 
+    def replace(self, old: str, new: str) -> None:
+        """Send to engine `new` what would have gone to `old`."""
+        self._urls[self._urls.index(old)] = new
+
     async def _forward(self, request: web.Request) -> web.Response:
-        url = f"{next(self._next_url)}/generate"
+        """What an engine took with it when it died is asked again: of the next one, until one answers or the client goes."""
         body = await request.read()
-        async with self._session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:
-            return web.Response(status=answer.status, body=await answer.read(), content_type=answer.content_type)
+        while True:
+            url = f"{self._urls[next(self._turns) % len(self._urls)]}/generate"
+            try:
+                async with self._session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:
+                    return web.Response(status=answer.status, body=await answer.read(), content_type=answer.content_type)
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(_PAUSE)
 
     def close(self) -> None:
         """Stop forwarding."""

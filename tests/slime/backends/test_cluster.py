@@ -65,4 +65,5 @@ def test_the_description_names_the_roles_there_are(actor: int | None, critic: in
     def group(size: int | None) -> Any:
         return None if size is None else SimpleNamespace(size=size)
 
-    assert Cluster(group(actor), group(critic), ExitStack(), ["http://engine"] * engines).describe() == line
+    rollout: Any = SimpleNamespace(urls=["http://engine"] * engines) if engines else None
+    assert Cluster(group(actor), group(critic), ExitStack(), rollout).describe() == line
