@@ -15,6 +15,8 @@ CASES: list[tuple[str, object, int]] = [
     ("</think> 42", "42", 0),
     ("\\boxed{42}", "42", 0),
     ("a </think> \\boxed{1} </think> \\boxed{2}", "2", 1),
+    ("</think> \\boxed{2} </think> no", "2", 0),
+    ("</think> None", "None", 0),
     ("###Response \\boxed{7}", "7", 1),
     ("</think>\\boxed{", "7", 0),
     ("</think>\\boxed{42}", "", 0),

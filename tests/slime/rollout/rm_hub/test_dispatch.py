@@ -92,6 +92,7 @@ BUILT_IN: list[tuple[str, str, object, float]] = [
     ("boxed_math", "3 + 1 = \\boxed{4}", "4", 1.0),
     ("boxed_math", "It is 4", "4", 0.0),
     ("boxed_math", "\\boxed{5} or \\boxed{\\frac{8}{2}}", "4", 1.0),
+    ("boxed_math", "\\boxed{x^2+1}", "1+x^2", 1.0),
     ("dapo", "Answer: 4", "4", 1.0),
     ("dapo", "Answer: 5", "4", -1.0),
     ("boxed_dapo", "\\boxed{5} Answer: 4", "4", 1.0),
