@@ -11,6 +11,7 @@ import torch
 
 from slime.arguments.errors import UserError
 from slime.arguments.reward_types import RewardType
+from slime.rollout import rm_hub
 from slime.rollout.rm_hub import dispatch
 from slime.rollout.rm_hub.dispatch import async_rm, batched_async_rm
 from slime.rollout.rm_hub.judge import Unjudged
@@ -240,3 +241,7 @@ def test_the_names_of_the_rewards_come_with_and_without_the_prefix() -> None:
     plain = {name for name in names if not name.startswith("boxed_")}
     assert plain == {"remote_rm", "deepscaler", "dapo", "math", "f1", "gpqa", "ifbench", "random"}
     assert sorted(names) == sorted(plain | {f"boxed_{name}" for name in plain})
+
+
+def test_plug_ins_find_both_functions_where_slime_has_them() -> None:
+    assert (rm_hub.async_rm, rm_hub.batched_async_rm) == (async_rm, batched_async_rm)
