@@ -10,7 +10,7 @@ _DEFAULT_LETTERS = string.ascii_uppercase[:10]
 _NAMED = re.compile(
     r"\b(?:answer|option|choice)(?:\s+is)?\b(?:\W|\\(?:boxed|text|textbf|mathrm)\b)*\b(?!a\s+\w)([a-z])\b(?!')", re.IGNORECASE
 )
-_CALLED_RIGHT = re.compile(r"\b([A-Z])\b\W*\s+is\s+(?:the\s+)?correct\b")
+_CALLED_RIGHT = re.compile(r"\b([A-Z])\b\W*(?<=\s)is\s+(?:the\s+)?correct\b")
 _STANDING_ALONE = re.compile(r"\b([A-Z])\b(?!')")
 
 

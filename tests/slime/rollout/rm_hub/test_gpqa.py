@@ -1,5 +1,6 @@
 """Multiple choice."""
 
+import time
 from typing import Any
 
 import pytest
@@ -95,3 +96,11 @@ def test_only_letters_of_options_count() -> None:
 def test_a_row_that_does_not_say_which_is_right_is_an_error(label: object, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         compute_gpqa_reward("A", label, {"choices": CHOICES})
+
+
+@pytest.mark.parametrize("piece", ["A ", "answer", "answer is (", "A is the ", "\\boxed{", "option\n"])
+@pytest.mark.parametrize("filler", [" ", "(", "\n"])
+def test_a_long_response_takes_no_long_time(piece: str, filler: str) -> None:
+    start = time.monotonic()
+    compute_gpqa_reward((piece + filler * 50_000) * 2, "B")
+    assert time.monotonic() - start < 2
