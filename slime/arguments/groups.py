@@ -10,6 +10,8 @@ from typing import Literal
 
 from tyro import MISSING
 
+from slime.arguments.reward_types import RewardType
+
 
 @dataclass(frozen=True)
 class RunArgs:
@@ -154,10 +156,26 @@ class RolloutArgs:
 class RewardArgs:
     """What a response is worth."""
 
-    rm_type: Literal["math"] | None = None
-    """A reward that comes with slime. math: 1 if math-verify finds the response's answer equal to the label, else 0."""
+    rm_type: RewardType | None = None
+    """A reward that comes with slime; a row's metadata rm_type overrides it, so that a data set may hold several.
+    math: 1 if math-verify finds the response's answer (the last boxed one, if any is) equal to the label, else 0.
+    dapo: 1 if what follows "Answer:" at the response's end equals the label, else -1; --reward-key may say score or acc.
+    deepscaler: 1 if the last boxed answer after </think> equals the label, else 0.
+    f1: F1 of the words of response and label, without case, punctuation and articles.
+    gpqa: 1 if the response settles on the right option, else 0. The label is its letter, its number from 0, or its text;
+    metadata `choices` are the options' texts, `correct_letter` the right one.
+    remote_rm: the number that --rm-url answers.
+    random: 0 or 1, for smoke tests.
+    ifbench: not available, as its checks need downloads; call yours by --custom-rm-path.
+    boxed_ in front: the reward sees only what the last boxed{...} of the response holds (dapo and deepscaler look themselves).
+    Mathematics that takes too long to judge counts as wrong. None: every row says rm_type, or --custom-rm-path is given."""
+    rm_url: str | None = None
+    """Where the reward model of remote_rm listens. It gets {"prompt", "response", "label"} as JSON and answers a number, or a
+    dict with --reward-key."""
     custom_rm_path: str | None = None
     """Reward function of your own, as module.function: async (args, sample, **kwargs) -> number, or dict with --reward-key."""
+    group_rm: bool = False
+    """Give --custom-rm-path all responses to a prompt at once: async (args, samples, **kwargs) -> list, one reward each."""
     reward_key: str | None = None
     """Which entry of a reward dict to train on."""
     disable_rewards_normalization: bool = False

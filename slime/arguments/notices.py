@@ -39,7 +39,15 @@ _ACTOR: tuple[str, ...] = (
     "eps_clip_c",
 )
 _SUPERVISED = ("loss_type", "actor_update_steps", "calculate_per_token_loss")
-_REWARDS = ("rm_type", "custom_rm_path", "rollout_function_path", "custom_generate_function_path", "prompt_data")
+_REWARDS = (
+    "rm_type",
+    "rm_url",
+    "custom_rm_path",
+    "group_rm",
+    "rollout_function_path",
+    "custom_generate_function_path",
+    "prompt_data",
+)
 
 
 def notices(config: RunConfig) -> list[str]:
@@ -84,6 +92,11 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
         ),
         (config.run.save is None, ("keep_last", "async_save", "no_save_optim"), "what is saved is --save's"),
         (config.run.load is None, ("no_load_optim",), "nothing is loaded: it is for --load"),
+        (
+            config.reward.custom_rm_path is None,
+            ("group_rm",),
+            "it is for --custom-rm-path",
+        ),
         (config.rollout.load_debug_rollout_data is not None, _REWARDS, "samples and rewards come from disk"),
     ]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fsdp_backend.config import RoleConfig
 from slime.arguments.errors import UserError
+from slime.arguments.reward_types import IFBENCH_MISSING, NEED_LABEL, OF_SEVERAL_ENTRIES
 from slime.arguments.run_config import RunConfig
 
 
@@ -101,8 +102,8 @@ def _steps_divide(prefix: str, role: RoleConfig, samples: int, rollout: str, not
 
 
 def _one_reward(config: RunConfig) -> None:
-    given = config.rollout.load_debug_rollout_data is not None
-    if config.ppo.generates and not given and (config.reward.rm_type is None) == (config.reward.custom_rm_path is None):
+    # Neither may be given where the data says it row by row: the rollout manager looks.
+    if config.ppo.generates and config.reward.rm_type is not None and config.reward.custom_rm_path is not None:
         raise UserError("give one of --rm-type and --custom-rm-path: what a response is worth")
 
 
@@ -154,11 +155,19 @@ def _groups_have_a_baseline(config: RunConfig) -> None:
         )
 
 
-def _math_needs_label(config: RunConfig) -> None:
-    if config.reward.rm_type == "math" and config.data.label_key is None:
-        raise UserError("--rm-type math needs --label-key: the column with the right answer")
-    if config.reward.rm_type == "math" and config.reward.reward_key is not None:
-        raise UserError("--reward-key has no meaning with --rm-type math, whose reward is a number")
+def _reward_type_has_what_it_needs(config: RunConfig) -> None:
+    reward = config.reward
+    if reward.rm_type is None:
+        return
+    base = reward.rm_type.removeprefix("boxed_")
+    if base == "ifbench":
+        raise UserError(f"--rm-type {reward.rm_type}: {IFBENCH_MISSING}")
+    if base == "remote_rm" and reward.rm_url is None:
+        raise UserError(f"--rm-type {reward.rm_type} needs --rm-url: where the reward model listens")
+    if base in NEED_LABEL and config.data.label_key is None:
+        raise UserError(f"--rm-type {reward.rm_type} needs --label-key: the column with the right answer")
+    if base not in OF_SEVERAL_ENTRIES and reward.reward_key is not None:
+        raise UserError(f"--reward-key has no meaning with --rm-type {reward.rm_type}, whose reward is a number")
 
 
 def _evaluation_has_data(config: RunConfig) -> None:
@@ -231,7 +240,7 @@ RULES: tuple[Callable[[RunConfig], None], ...] = (
     _groups_have_a_baseline,
     _batch_sizes_divide,
     _one_reward,
-    _math_needs_label,
+    _reward_type_has_what_it_needs,
     _evaluation_has_data,
     _checkpoints_readable,
 )

@@ -11,6 +11,7 @@ from slime.arguments.run_config import RunConfig
 from slime.rollout.base_types import RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime.rollout.data_source import RolloutDataSource
 from slime.rollout.replay import load_samples, require_samples, save_samples
+from slime.rollout.rm_hub.dispatch import require_reward_type
 from slime.rollout.to_batch import rollout_metrics, to_batch
 from slime.utils.data import Dataset
 from slime.utils.misc import load_function
@@ -42,9 +43,9 @@ class RolloutManager:
         self.data_source = _data_source(self.args) if replayed is None else None
         if path == f"{_DEFAULT}.generate_rollout" and self.args.custom_generate_function_path is None:
             if self.data_source is not None:
-                _require_text(f"--prompt-data {self.args.prompt_data}", self.data_source.dataset)
+                _require_usable(self.args, f"--prompt-data {self.args.prompt_data}", self.data_source.dataset)
             for name, dataset in self.args.eval_datasets.items():
-                _require_text(f"--eval-prompt-data {name}", dataset)
+                _require_usable(self.args, f"--eval-prompt-data {name}", dataset)
 
     def state_dict(self) -> dict[str, int]:
         """Where the data source stands; empty where rollouts are read from disk."""
@@ -145,11 +146,17 @@ def _load(flag: str, path: str) -> Any:
     return function
 
 
-def _require_text(source: str, dataset: Dataset) -> None:
-    """The engine takes text; what to do with messages only a chat template or a plug-in knows."""
+def _require_usable(args: Any, source: str, dataset: Dataset) -> None:
+    """Raises UserError for a row that the default rollout can't generate for or reward.
+
+    The engine takes text; what to do with messages only a chat template or a plug-in knows.
+    """
     for number, sample in enumerate(dataset.origin_samples):
+        where = f"{source}, row {number}"
         if not isinstance(sample.prompt, str):
-            raise UserError(f"{source}, row {number}: the prompt is a list of messages: add --apply-chat-template")
+            raise UserError(f"{where}: the prompt is a list of messages: add --apply-chat-template")
+        if args.custom_rm_path is None:
+            require_reward_type(args, sample, where)
 
 
 def _prompt_limit(config: RunConfig) -> int | None:

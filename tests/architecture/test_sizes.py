@@ -30,6 +30,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
 
 @pytest.mark.parametrize("package", ["fsdp_backend", "slime", "recipes", "tests"])
 def test_init_files_are_empty(package: str) -> None:
-    # Golden numbers bring their loader along.
-    filled = [file for file in source_files(package) if file.name == "__init__.py" and (ROOT / file).stat().st_size]
-    assert [str(file) for file in filled if file.parts[:2] != ("tests", "golden")] == []
+    # Golden numbers bring their loader along; from slime.rollout.rm_hub itself slime's plug-ins import its two functions.
+    allowed = {"tests/golden/__init__.py", "slime/rollout/rm_hub/__init__.py"}
+    filled = {file.as_posix() for file in source_files(package) if file.name == "__init__.py" and (ROOT / file).stat().st_size}
+    assert filled <= allowed

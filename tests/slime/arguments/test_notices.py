@@ -45,6 +45,7 @@ MEANINGLESS = {
     "--tis-mode icepop --tis-clip 3 --tis-clip-low 0.1": "they are for --use-tis",
     "--opsm-delta 0.1": "it is for --use-opsm",
     "--use-unbiased-kl": "it is for --use-kl-loss",
+    "--group-rm": "it is for --custom-rm-path",
     "--ref-load elsewhere --kl-loss-type k3": "neither --use-kl-loss nor --kl-coef asks for a reference",
     "--disable-rewards-normalization --disable-grpo-std-normalization": "--advantage-estimator ppo compares no responses",
     "--advantage-estimator grpo --gamma 0.9": "--advantage-estimator grpo gives every token the same",

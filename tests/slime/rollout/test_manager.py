@@ -185,3 +185,19 @@ def test_a_rollout_without_a_file_is_found_before_anything_starts(model: Path, t
         UserError, match=rf"^--load-debug-rollout-data {tmp_path}/1.pt does not exist: --num-rollout 2 needs it$"
     ):
         manager(model, "None", "--load-debug-rollout-data", pattern)
+
+
+def test_every_row_must_have_a_reward_that_can_be_given(model: Path, tmp_path: Path) -> None:
+    rows = [{"question": "a", "answer": "1", "metadata": {"rm_type": name}} for name in ("math", "boxed_f1", "no_such")]
+    prompts = write_prompts(tmp_path, [*rows, {"question": "b", "answer": None}])
+    flags = ["--custom-rm-path", "None"]
+    unknown = f"--prompt-data {prompts}, row 2: metadata rm_type 'no_such' is none of math, dapo"
+    assert refusal(model, prompts, *flags).startswith(unknown)
+    assert refusal(model, f"{prompts}@[3:]", *flags) == (
+        f"--prompt-data {prompts}@[3:], row 0 has no metadata rm_type: give --rm-type or --custom-rm-path"
+    )
+    assert "row 0 has no label, which the reward math" in refusal(model, f"{prompts}@[3:]", *flags, "--rm-type", "math")
+    evaluation = ["--eval-interval", "1", "--eval-prompt-data", "held", f"{prompts}@[2:]"]
+    assert refusal(model, f"{prompts}@[:2]", *flags, *evaluation).startswith("--eval-prompt-data held, row 0: metadata rm_type")
+    manager(model, f"{prompts}@[:2]", *flags)
+    manager(model, prompts)
