@@ -10,12 +10,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 PRELOAD = ["torch", "torch.distributed.fsdp", "fsdp_backend.session", "fsdp_backend.state.hf_export"]
+PRELOAD += ["slime.cli", "slime.train", "slime.local.launch", "tests.end_to_end.runs"]
 PRELOAD += [f"transformers.models.{name}.modeling_{name}" for name in ("qwen3", "qwen2", "llama")]
 TIMEOUT_SECONDS = 120
 
 # The forkserver imports torch and transformers once; a world then costs a fraction of a second.
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(PRELOAD)
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(PRELOAD)
 
 
 def run_world(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -26,9 +27,9 @@ def run_world(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    pipes = [_context.Pipe(duplex=False) for _ in range(size)]
+    pipes = [CONTEXT.Pipe(duplex=False) for _ in range(size)]
     processes = [
-        _context.Process(target=_rank, args=(rank, size, port, pipes[rank][1], function, args), daemon=True)
+        CONTEXT.Process(target=_rank, args=(rank, size, port, pipes[rank][1], function, args), daemon=True)
         for rank in range(size)
     ]
     for process in processes:

@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+
 from recipes.quickstart.tokenizer import build_tokenizer
 from slime.cli import main
 from slime.utils.types import Sample
@@ -62,6 +65,18 @@ def run(flags: list[str]) -> int:
 def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
     """Rows of metrics.jsonl."""
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_outcome(one: Path, other: Path, rollouts: int) -> None:
+    """That two runs in folder/run, saved to folder/state, left the same metrics, models and training state, bit for bit."""
+    assert repeatable(metrics_of(one / "run")) == repeatable(metrics_of(other / "run"))
+    for role in ("actor", "critic"):
+        weights, same = (folder / "run" / "checkpoints" / "latest" / role / "model.safetensors" for folder in (one, other))
+        assert weights.read_bytes() == same.read_bytes()
+    for file in sorted((one / "state" / f"rollout_{rollouts - 1:06d}").rglob("*.safetensors")):
+        state, same_state = load_file(file), load_file(other / "state" / file.relative_to(one / "state"))
+        assert state.keys() == same_state.keys()
+        assert all(torch.equal(tensor, same_state[name]) for name, tensor in state.items()), file
 
 
 def repeatable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

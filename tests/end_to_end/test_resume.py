@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from slime.rollout.manager import RolloutManager
 from slime.saver import Saver
-from tests.end_to_end.runs import make_inputs, metrics_of, ppo_flags, repeatable, run
+from tests.end_to_end.runs import assert_same_outcome, make_inputs, metrics_of, ppo_flags, run
 
 ROLLOUTS = 5
 
@@ -42,18 +40,6 @@ def uninterrupted(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("uninterrupted")
     assert run(flags(inputs, folder)) == 0
     return folder
-
-
-def assert_same_outcome(one: Path, other: Path) -> None:
-    assert repeatable(metrics_of(one / "run")) == repeatable(metrics_of(other / "run"))
-    for role in ("actor", "critic"):
-        weights, same = (folder / "run" / "checkpoints" / "latest" / role / "model.safetensors" for folder in (one, other))
-        assert weights.read_bytes() == same.read_bytes()
-    final = f"rollout_{ROLLOUTS - 1:06d}"
-    for file in sorted((one / "state" / final).rglob("*.safetensors")):
-        state, same_state = load_file(file), load_file(other / "state" / file.relative_to(one / "state"))
-        assert state.keys() == same_state.keys()
-        assert all(torch.equal(tensor, same_state[name]) for name, tensor in state.items()), file
 
 
 def interrupt_at(rollout: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +67,7 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
     assert run(flags(inputs, tmp_path)) == 130
     assert run(flags(inputs, tmp_path, "--load", str(tmp_path / "state"))) == 0
     assert f"going on from {tmp_path}/state/rollout_{stop - 1:06d}: {stop} of 5 rollouts are done" in capsys.readouterr().out
-    assert_same_outcome(uninterrupted, tmp_path)
+    assert_same_outcome(uninterrupted, tmp_path, ROLLOUTS)
 
 
 def started(words: list[str]) -> subprocess.Popen[bytes]:
@@ -101,7 +87,7 @@ def test_killed_while_it_saves_it_goes_on_from_the_last_whole_unit(inputs: Path,
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert run(flags(inputs, tmp_path, "--load", str(tmp_path / "state"))) == 0
-    assert_same_outcome(uninterrupted, tmp_path)
+    assert_same_outcome(uninterrupted, tmp_path, ROLLOUTS)
 
 
 def test_asked_to_stop_it_finishes_the_rollout_saves_and_says_how_to_go_on(
@@ -120,7 +106,7 @@ def test_asked_to_stop_it_finishes_the_rollout_saves_and_says_how_to_go_on(
     saved = f"{done} of {ROLLOUTS} rollouts are saved: go on by --load {tmp_path / 'state'}"
     assert error.splitlines()[-1] == f"slime: interrupted after rollout {done}; {saved}"
     assert run(flags(inputs, tmp_path, "--load", str(tmp_path / "state"))) == 0
-    assert_same_outcome(uninterrupted, tmp_path)
+    assert_same_outcome(uninterrupted, tmp_path, ROLLOUTS)
 
 
 @pytest.mark.parametrize("stop", [2, 4])
@@ -134,7 +120,7 @@ def test_saved_in_the_background_to_two_places_it_goes_on_the_same(
     assert run([*words, "--load", str(tmp_path / "state")]) == 0
     for unit in ("rollout_000003", "rollout_000004"):
         shutil.move(tmp_path / "critics" / unit / "critic", tmp_path / "state" / unit / "critic")
-    assert_same_outcome(uninterrupted, tmp_path)
+    assert_same_outcome(uninterrupted, tmp_path, ROLLOUTS)
     assert sorted(path.name for path in (tmp_path / "critics").iterdir()) == ["rollout_000003", "rollout_000004"]
 
 
@@ -168,7 +154,7 @@ def test_a_disk_that_is_full_ends_the_run_in_one_line_and_leaves_the_last_unit_t
     assert error.startswith(f"slime: error: checkpoint {tmp_path}/state/rollout_000002/actor can't be written: ")
     monkeypatch.setattr(Saver, "begin", begin)
     assert run(flags(inputs, tmp_path, "--load", str(tmp_path / "state"))) == 0
-    assert_same_outcome(uninterrupted, tmp_path)
+    assert_same_outcome(uninterrupted, tmp_path, ROLLOUTS)
 
 
 def test_without_optimizer_state_it_goes_on_only_when_told_so(
