@@ -33,9 +33,9 @@ def loaded(mesh: DeviceMesh, source: Path, critic: bool, bf16: bool = False) -> 
     return load_value(str(source), role, mesh) if critic else load_policy(str(source), role, mesh)
 
 
-def changed(mesh: DeviceMesh, source: Path, critic: bool) -> PolicyModel | ValueModel:
+def changed(mesh: DeviceMesh, source: Path, critic: bool, bf16: bool = False) -> PolicyModel | ValueModel:
     """A model whose every parameter has moved away from the checkpoint's, differently on every rank."""
-    model = loaded(mesh, source, critic)
+    model = loaded(mesh, source, critic, bf16)
     generator = torch.Generator().manual_seed(mesh.get_local_rank())
     with torch.no_grad():
         for parameter in model.hf.parameters():
@@ -51,10 +51,10 @@ def results(model: PolicyModel | ValueModel) -> Tensor:
         return model(packed, 1.0)[0] if isinstance(model, PolicyModel) else model(packed)  # type: ignore[no-any-return]
 
 
-def plain_results(folder: Path, critic: bool) -> Tensor:
+def plain_results(folder: Path, critic: bool, dtype: torch.dtype = torch.float32) -> Tensor:
     """The same from the folder as transformers loads it, which must find every tensor it wants and no other."""
     auto: Any = AutoModelForTokenClassification if critic else AutoModelForCausalLM
-    plain, report = auto.from_pretrained(folder, output_loading_info=True)
+    plain, report = auto.from_pretrained(folder, dtype=dtype, output_loading_info=True)
     assert not any(report.values()), report
     pieces = []
     for i in range(len(BATCH)):
@@ -62,7 +62,7 @@ def plain_results(folder: Path, critic: bool) -> Tensor:
         prompt = int(BATCH.prompt_lengths[i])
         with torch.no_grad():
             logits = plain(tokens[None]).logits[0, prompt - 1 : -1]
-        pieces.append(logits[:, 0] if critic else torch.log_softmax(logits, -1).gather(1, tokens[prompt:, None])[:, 0])
+        pieces.append(logits[:, 0] if critic else torch.log_softmax(logits.float(), -1).gather(1, tokens[prompt:, None])[:, 0])
     return torch.cat(pieces)
 
 
@@ -93,6 +93,26 @@ def test_transformers_loads_an_export_and_computes_what_the_ranks_do(critic: boo
     source = save_tiny_model(tmp_path / "source", tied=tied)
     for sharded in run_world(2, export_changed, source, tmp_path / "export", critic):
         torch.testing.assert_close(plain_results(tmp_path / "export", critic), sharded, atol=1e-5, rtol=1e-5)
+
+
+def before_and_after(mesh: DeviceMesh, source: Path, target: Path, critic: bool, bf16: bool) -> tuple[Tensor, Tensor]:
+    """What a changed model computes, and what one computes that starts from its export."""
+    model = changed(mesh, source, critic, bf16)
+    export_hf(model, target, source)
+    return results(model), results(loaded(mesh, target, critic, bf16))
+
+
+@pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
+@each_role
+def test_what_starts_from_an_export_computes_the_same_bits_and_in_bfloat16_about_what_transformers_does(
+    critic: bool, bf16: bool, tmp_path: Path
+) -> None:
+    source = save_tiny_model(tmp_path / "source")
+    for before, after in run_world(2, before_and_after, source, tmp_path / "export", critic, bf16):
+        assert torch.equal(before, after)
+        plain = plain_results(tmp_path / "export", critic, torch.bfloat16 if bf16 else torch.float32)
+        tolerance = 2e-2 if bf16 else 1e-5
+        torch.testing.assert_close(plain.float(), before.float(), atol=tolerance, rtol=tolerance)
 
 
 @each_role
