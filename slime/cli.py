@@ -68,7 +68,7 @@ def train_command(words: list[str]) -> None:
     from slime.observability.run_log import RunLog
     from slime.rollout.manager import RolloutManager
     from slime.stopping import StopRequest
-    from slime.train import train
+    from slime.loop import train
 
     unit = resumed_from(config)
     first = 0 if unit is None else unit.state.rollouts_done
