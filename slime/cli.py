@@ -1,17 +1,20 @@
 """The command `slime`. What is wrong with the input is one line on standard error and exit status 2."""
 
+import secrets
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slime.arguments.errors import ProcessDied, UserError
 from slime.upstream import hand_over, wants_megatron
 
 if TYPE_CHECKING:
+    from slime.arguments.groups import WandbArgs
     from slime.arguments.run_config import RunConfig
     from slime.backends.cluster import Cluster
+    from slime.observability.run_log import RunLog
 
 USAGE = """usage: slime COMMAND …
 
@@ -50,8 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def configure(words: list[str]) -> "RunConfig":
     """What the flags of a run say."""
     from slime.arguments.parse import parse_arguments
+    from slime.arguments.scripts.show import show
 
     config = parse_arguments(words)
+    show(config.script)
     # Plug-ins are named as modules and found, as with `python -m`, from the folder the command runs in.
     sys.path.insert(0, str(Path.cwd()))
     return config
@@ -83,10 +88,9 @@ def run_to_the_end(config: "RunConfig", run_dir: Path) -> None:
     """Start processes and train, from the beginning or from a checkpoint. Raises ProcessDied if one of them dies."""
     # From here on torch is needed, which --help and flag errors do without.
     from slime.checkpoint import resumed_from
-    from slime.observability.run_log import RunLog
+    from slime.loop import train
     from slime.rollout.manager import RolloutManager
     from slime.stopping import StopRequest
-    from slime.train import train
 
     unit = resumed_from(config)
     first = 0 if unit is None else unit.state.rollouts_done
@@ -94,12 +98,7 @@ def run_to_the_end(config: "RunConfig", run_dir: Path) -> None:
         print(f"nothing left to do: {first} rollouts are done, --num-rollout is {config.run.num_rollout}")
         return
     rollouts = RolloutManager(config)
-    goes_on_with = None if config.run.load is None else first
-    passes = config.ppo.critic_passes if config.has_critic_updates else 0
-    try:
-        log = RunLog(run_dir, config.flags(), config.run.num_rollout, passes, goes_on_with)
-    except (OSError, ValueError) as error:
-        raise UserError(f"--run-dir {error}") from error
+    log = open_log(config, run_dir, None if config.run.load is None else first)
     print(f"run folder: {run_dir}\nstarting processes and loading models …", flush=True)
     cluster = launch(config)
     print(f"started: {cluster.describe()}", flush=True)
@@ -113,6 +112,34 @@ def run_to_the_end(config: "RunConfig", run_dir: Path) -> None:
     for saved in (config.run.save_hf, config.run.critic_save_hf, run_dir / "checkpoints" / "latest"):
         if saved is not None and (not isinstance(saved, Path) or saved.exists()):
             print(f"checkpoint: {saved}")
+
+
+def open_log(config: "RunConfig", run_dir: Path, first_rollout: int | None) -> "RunLog":
+    """The run's folder, and Weights & Biases where they are asked for."""
+    from slime.observability.run_log import RunLog
+    from slime.observability.writers import WandbWriter
+
+    passes = config.ppo.critic_passes if config.has_critic_updates else 0
+    try:
+        log = RunLog(run_dir, config.flags(), config.run.num_rollout, passes, first_rollout)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--run-dir {error}") from error
+    if config.wandb.use_wandb:
+        try:
+            log.add_writer(WandbWriter(config.flags(), **wandb_run(config.wandb, run_dir)))
+        except ValueError as error:
+            raise UserError(f"--use-wandb: {error}") from error
+    return log
+
+
+def wandb_run(flags: "WandbArgs", run_dir: Path) -> dict[str, Any]:
+    """What the flags ask of wandb.init."""
+    suffix = "" if flags.disable_wandb_random_suffix else f"_{secrets.token_hex(3)}"
+    group = flags.wandb_group and flags.wandb_group + suffix
+    folder = Path(flags.wandb_dir or run_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    run = {"project": flags.wandb_project, "group": group, "name": group, "entity": flags.wandb_team, "mode": flags.wandb_mode}
+    return run | {"dir": str(folder), "settings": {"base_url": flags.wandb_host} if flags.wandb_host else None}
 
 
 def launch(config: "RunConfig") -> "Cluster":

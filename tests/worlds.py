@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 PRELOAD = ["torch", "torch.distributed.fsdp", "fsdp_backend.session", "fsdp_backend.state.hf_export"]
-PRELOAD += ["slime.cli", "slime.train", "slime.local.launch", "tests.end_to_end.runs"]
+PRELOAD += ["slime.cli", "slime.loop", "slime.local.launch", "tests.end_to_end.runs"]
 PRELOAD += [f"transformers.models.{name}.modeling_{name}" for name in ("qwen3", "qwen2", "llama")]
 TIMEOUT_SECONDS = 120
 

@@ -205,3 +205,26 @@ class EvalArgs:
     """Longest response, in tokens. None: --rollout-max-response-len."""
     skip_eval_before_train: bool = False
     """Leave out the evaluation before the first rollout."""
+
+
+@dataclass(frozen=True)
+class WandbArgs:
+    """Weights & Biases."""
+
+    use_wandb: bool = False
+    """Send each rollout's metrics to Weights & Biases too. Needs the package wandb. --wandb-key KEY goes into the environment
+    variable WANDB_API_KEY and nowhere else; without it, that variable or an earlier `wandb login` is used."""
+    wandb_mode: Literal["online", "offline", "disabled"] | None = None
+    """online sends, offline writes to disk only, disabled does neither. None: as the environment variable WANDB_MODE says."""
+    wandb_dir: str | None = None
+    """Folder for what wandb writes. None: the run folder."""
+    wandb_host: str | None = None
+    """URL of the server. None: wandb's own."""
+    wandb_team: str | None = None
+    """Entity that the project belongs to. None: the key's default."""
+    wandb_project: str | None = None
+    """Project of the run."""
+    wandb_group: str | None = None
+    """Group of the run, and its name."""
+    disable_wandb_random_suffix: bool = False
+    """Use --wandb-group as it is, without six random characters behind it."""

@@ -4,7 +4,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from fsdp_backend.config import PPOConfig, RoleConfig
-from slime.arguments.groups import ClusterArgs, DataArgs, RewardArgs, RolloutArgs, RunArgs
+from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs, WandbArgs
 from slime.arguments.run_config import RunConfig
 
 _CRITIC: tuple[str, ...] = (
@@ -39,6 +39,7 @@ _ACTOR: tuple[str, ...] = (
     "eps_clip_c",
 )
 _SUPERVISED = ("loss_type", "actor_update_steps", "calculate_per_token_loss")
+_WANDB = tuple(field.name for field in fields(WandbArgs) if field.name != "use_wandb")
 _REWARDS = (
     "rm_type",
     "rm_url",
@@ -97,6 +98,10 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
             ("group_rm",),
             "it is for --custom-rm-path",
         ),
+        (not config.wandb.use_wandb, _WANDB, "they are for --use-wandb"),
+        (config.eval.eval_interval is None, ("eval_prompt_data",), "without --eval-interval nothing is evaluated"),
+        (config.actor.use_dynamic_batch_size, ("micro_batch_size",), "--max-tokens-per-gpu says what a micro-batch holds"),
+        (not config.actor.use_dynamic_batch_size, ("max_tokens_per_gpu",), "it is for --use-dynamic-batch-size"),
         (config.rollout.load_debug_rollout_data is not None, _REWARDS, "samples and rewards come from disk"),
     ]
 
@@ -113,7 +118,7 @@ def _single_step(config: RunConfig) -> bool:
 
 
 def _defaults() -> dict[str, Any]:
-    """The default of every flag outside the roles; of the critic's own, nothing equals it."""
-    sections = (RunArgs, ClusterArgs, DataArgs, RolloutArgs, RewardArgs, PPOConfig)
+    """The default of every flag; of the critic's own, nothing equals it."""
+    sections = (RoleConfig, RunArgs, ClusterArgs, DataArgs, RolloutArgs, RewardArgs, EvalArgs, PPOConfig, WandbArgs)
     found: dict[str, Any] = {field.name: field.default for section in sections for field in fields(section)}
     return found | {f"critic_{field.name}": MISSING for field in fields(RoleConfig)}

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import io
 import itertools
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,18 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-import yaml
 
 from fsdp_backend.config import PPOConfig, RoleConfig
 from slime.arguments.errors import UserError
-from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs
+from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs, WandbArgs
+from slime.arguments.role_file import RoleFile, read_role_file
 from slime.arguments.roles import CRITIC_SWITCHES, CriticOverrides, critic_role
 from slime.arguments.rules import check
 from slime.arguments.run_config import RunConfig
+from slime.arguments.scripts.checkpoints import without_megatron_reference
+from slime.arguments.scripts.read import KNOWN, Script, ScriptFlags, apply, check_shape, is_known, take
+from slime.arguments.yaml_words import as_words, load
 
 DESCRIPTION = """Train a language model by PPO with a critic.
 
---config FILE.yaml reads flags from a file (`rollout_batch_size: 64`); what stands on the command line wins over it."""
+--config FILE.yaml reads flags from a file (`rollout_batch_size: 64`); what stands on the command line wins over it.
+
+A launch script written for slime runs as it is: Megatron's flags are said otherwise here, held against the checkpoint, or set
+aside, and the run prints which. --megatron-config-path FILE.yaml is read too: settings of one role."""
+
+_FILES = ("config", "megatron_config_path")
+"""Flags that name a file with more flags."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,7 @@ class CommandLine:
     critic: CriticOverrides
     eval: EvalArgs
     cluster: ClusterArgs
+    wandb: WandbArgs
 
 
 def known_flags() -> dict[str, Any]:
@@ -52,18 +63,39 @@ def known_flags() -> dict[str, Any]:
 
 
 def parse_arguments(argv: Sequence[str]) -> RunConfig:
-    """Raises UserError (one line) for unknown flags, bad values and flags that contradict each other; exits for --help."""
-    given, config_file = _split_config(list(argv))
+    """Raises UserError (one line) for unknown flags, bad values and flags that contradict each other; exits for --help.
+
+    The value of --wandb-key is no part of the config: it goes into the environment."""
+    given, config_file = _take_value(list(argv), "--config")
     on_command_line = {_flag_name(token) for token in given if token.startswith("--")}
-    merged = _from_yaml(config_file, on_command_line) + given
-    for token in merged:
+    merged, role_path = _take_value(_from_yaml(config_file, on_command_line) + given, "--megatron-config-path")
+    merged, key = _take_value(merged, "--wandb-key")
+    if key is not None:
+        os.environ["WANDB_API_KEY"] = key
+    own, script = take(merged)
+    for token in own:
         if token.startswith("--") and token != "--help":
             _require_known(token)
-    if "--help" not in merged and "-h" not in merged:
-        _require_all(merged)
-    parsed = _tyro(_spell_out_critic_switches(merged))
+    scripts, notes = [script, Script("critic")], ScriptFlags()
+    if "--help" not in own and "-h" not in own:
+        roles = RoleFile() if role_path is None else read_role_file(Path(role_path), known_flags())
+        own += _new_words(roles, _values(own), role_path)
+        script.given |= roles.scripts["actor"].given
+        scripts[1] = roles.scripts["critic"]
+        words, notes = _said_otherwise(scripts, _values(own))
+        own, notes = own + words, notes + roles.notes
+        _require_all(own)
+    config = without_megatron_reference(_config(_tyro(_spell_out_critic_switches(own)), notes))
+    check(config)
+    checked = check_shape(scripts[0], Path(config.actor.hf_checkpoint))
+    if config.ppo.uses_critic:
+        checked += check_shape(scripts[1], Path(config.critic.hf_checkpoint))
+    return dataclasses.replace(config, script=config.script + checked)
+
+
+def _config(parsed: CommandLine, script: ScriptFlags) -> RunConfig:
     try:
-        config = RunConfig(
+        return RunConfig(
             run=parsed.run,
             cluster=parsed.cluster,
             data=parsed.data,
@@ -73,11 +105,60 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
             ppo=parsed.ppo,
             actor=parsed.actor,
             critic=critic_role(parsed.actor, parsed.critic, parsed.run.critic_start),
+            wandb=parsed.wandb,
+            script=script,
         )
     except ValueError as error:
         raise UserError(as_flags(str(error))) from error
-    check(config)
-    return config
+
+
+def _new_words(roles: RoleFile, given: dict[str, str], file: str | None) -> list[str]:
+    """The role file's flags that were not given already; UserError for one that was, with another value."""
+    words = []
+    for name, tokens in roles.flags.items():
+        value = _values(tokens).get(name)
+        if name not in given:
+            words += tokens
+        elif value is not None and not _equal(value, given[name]):
+            raise UserError(
+                f"{_flag(name)} is {given[name]} on the command line and {value} in --megatron-config-path {file}: say it once"
+            )
+    return words
+
+
+def _said_otherwise(scripts: list[Script], given: dict[str, str]) -> tuple[list[str], ScriptFlags]:
+    """Words for what script flags set, and what became of each."""
+    words, notes = [], ScriptFlags()
+    for script in scripts:
+        fields, told = apply(script, given)
+        notes += told
+        for name, value in fields.items():
+            if given.get(name, value) != value:
+                raise UserError(f"{told.translated[0][0]} and --no-{_flag(name)[2:]} contradict each other")
+            words += [] if name in given else [_flag(name), *([] if value == "True" else [value])]
+    return words, notes
+
+
+def _values(tokens: list[str]) -> dict[str, str]:
+    """What each flag of ours was given, by field name; switches as True and False."""
+    found: dict[str, str] = {}
+    name = ""
+    for token in tokens:
+        if token.startswith("--"):
+            name, equals, value = _flag_name(token), *token.partition("=")[1:]
+            off = token.startswith("--no-") and name != token[2:].replace("-", "_")
+            found[name] = value if equals else str(not off)
+            bare = not equals
+        elif name:
+            found[name], bare = token if bare else f"{found[name]} {token}", False
+    return found
+
+
+def _equal(one: str, other: str) -> bool:
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other
 
 
 def _tyro(tokens: list[str]) -> CommandLine:
@@ -108,48 +189,42 @@ def _require_all(tokens: list[str]) -> None:
         raise UserError(f"missing {', '.join(needed)}; see slime train --help")
 
 
-def _split_config(argv: list[str]) -> tuple[list[str], Path | None]:
-    """Take `--config FILE` (or --config=FILE) out of argv."""
+def _take_value(argv: list[str], flag: str) -> tuple[list[str], str | None]:
+    """Take `FLAG VALUE` (or FLAG=VALUE) out of argv."""
     rest: list[str] = []
-    found: Path | None = None
+    found: str | None = None
     tokens = iter(argv)
     for token in tokens:
-        if token == "--config" or token.startswith("--config="):
-            value = token.partition("=")[2] or next(tokens, "")
-            if not value:
-                raise UserError("--config needs a file")
-            if found is not None:
-                raise UserError("--config was given twice")
-            found = Path(value)
-        else:
+        name, equals, value = token.partition("=")
+        if name.replace("_", "-") != flag:
             rest.append(token)
+            continue
+        value = value if equals else next(tokens, "")
+        if not value or value.startswith("--"):
+            raise UserError(f"{flag} needs {'a file' if flag[2:].replace('-', '_') in _FILES else 'a value'}")
+        if found is not None:
+            raise UserError(f"{flag} was given twice")
+        found = value
     return rest, found
 
 
-def _from_yaml(file: Path | None, overridden: set[str]) -> list[str]:
+def _from_yaml(file: str | None, overridden: set[str]) -> list[str]:
     """The file's flags as command-line tokens, without those that the command line sets itself."""
     if file is None:
         return []
-    try:
-        content = yaml.safe_load(file.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"--config {file}: {' '.join(str(error).split())}") from error
+    content = load("--config", Path(file))
     if not isinstance(content, dict):
         raise UserError(f"--config {file}: expected a mapping of flags to values")
     tokens: list[str] = []
     for key, value in content.items():
         name = str(key).replace("-", "_")
-        flag = f"--{name.replace('_', '-')}"
+        flag = _flag(name)
         if name in ("config", "help"):
             raise UserError(f"--config {file}: {name} stands on the command line, not in the file")
         if name in overridden or value is None:
             _require_known(flag)
-        elif isinstance(value, bool):
-            tokens.append(flag if value else f"--no-{flag[2:]}")
-        elif isinstance(value, list):
-            tokens += [flag, *map(str, value)]
         else:
-            tokens += [flag, str(value)]
+            tokens += as_words(flag, value)
     return tokens
 
 
@@ -162,10 +237,11 @@ def _flag_name(token: str) -> str:
 def _require_known(token: str) -> None:
     name = _flag_name(token)
     known = known_flags()
-    if name in known:
+    if name in known or name in _FILES or is_known(token):
         return
-    nearest = difflib.get_close_matches(name, [*known, "config"], n=1, cutoff=0.5)
-    hint = f"; did you mean --{nearest[0].replace('_', '-')}?" if nearest else "; see slime train --help"
+    candidates = [*known, *_FILES, *(each.replace("-", "_") for each in KNOWN)]
+    nearest = difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)
+    hint = f"; did you mean {_flag(nearest[0])}?" if nearest else "; see slime train --help"
     raise UserError(f"unknown flag {token.partition('=')[0]}{hint}")
 
 

@@ -1,5 +1,6 @@
 """What must hold between flags, one small function a rule. Files are looked at here too, so that no process starts in vain."""
 
+import importlib.util
 import json
 import math
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from fsdp_backend.config import RoleConfig
 from slime.arguments.errors import UserError
 from slime.arguments.reward_types import IFBENCH_MISSING, NEED_LABEL, OF_SEVERAL_ENTRIES
 from slime.arguments.run_config import RunConfig
+from slime.arguments.scripts.checkpoints import require_own_state
 
 
 def check(config: RunConfig) -> None:
@@ -176,10 +178,15 @@ def _evaluation_has_data(config: RunConfig) -> None:
         raise UserError(f"--eval-prompt-data takes pairs of a name and a file, got {len(pairs)} words")
     if len(set(pairs[::2])) < len(pairs) // 2:
         raise UserError(f"--eval-prompt-data has a name twice: {' '.join(pairs[::2])}")
-    if (config.eval.eval_interval is None) != (not pairs):
-        raise UserError("--eval-interval and --eval-prompt-data need each other")
+    if config.eval.eval_interval is not None and not pairs:
+        raise UserError("--eval-interval needs --eval-prompt-data: what to evaluate on")
     if config.ppo.loss_type == "sft_loss" and pairs:
         raise UserError("--eval-prompt-data has no meaning with --loss-type sft_loss: it generates no responses")
+
+
+def _wandb_is_installed(config: RunConfig) -> None:
+    if config.wandb.use_wandb and importlib.util.find_spec("wandb") is None:
+        raise UserError("--use-wandb needs the package wandb: pip install wandb, or leave the flag out")
 
 
 def _checkpoints_readable(config: RunConfig) -> None:
@@ -242,5 +249,7 @@ RULES: tuple[Callable[[RunConfig], None], ...] = (
     _one_reward,
     _reward_type_has_what_it_needs,
     _evaluation_has_data,
+    _wandb_is_installed,
+    require_own_state,
     _checkpoints_readable,
 )

@@ -1,11 +1,12 @@
 """RunConfig: everything a run was told, resolved and frozen, and the flat view of it that plug-ins see as `args`."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
-from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs
+from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs, WandbArgs
+from slime.arguments.scripts.read import ScriptFlags
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,13 @@ class RunConfig:
     ppo: PPOConfig
     actor: RoleConfig
     critic: RoleConfig
+    wandb: WandbArgs
+    script: ScriptFlags = field(default=ScriptFlags(), compare=False)
+    """What became of flags that are none of ours. It says how the run was told what to do, not what."""
 
     def flags(self) -> dict[str, Any]:
         """Every flag by its slime name (`lr`, `critic_lr`, `rollout_batch_size` …) with its resolved value."""
-        sections = {name: section for name, section in asdict(self).items() if name != "critic"}
+        sections = {name: section for name, section in asdict(self).items() if name not in ("critic", "script")}
         flat = {flag: value for section in sections.values() for flag, value in section.items()}
         return flat | {f"critic_{flag}": value for flag, value in asdict(self.critic).items()}
 
@@ -34,6 +38,7 @@ class RunConfig:
         # slime's names for what the flags turn off.
         flags["grpo_std_normalization"] = not flags["disable_grpo_std_normalization"]
         flags["rewards_normalization"] = not flags["disable_rewards_normalization"]
+        flags["wandb_random_suffix"] = not flags["disable_wandb_random_suffix"]
         return SimpleNamespace(**flags)
 
     @property

@@ -12,7 +12,7 @@ import yaml
 from slime.observability.progress import Progress
 from slime.observability.timeline import Span, TimelineWriter
 from slime.observability.timers import PhaseTimer
-from slime.observability.writers import JsonlWriter, TensorBoardWriter, keep_before
+from slime.observability.writers import JsonlWriter, TensorBoardWriter, Writer, keep_before
 
 METRICS_FILE = "metrics.jsonl"
 CONFIG_FILE = "config.yaml"
@@ -40,10 +40,14 @@ class RunLog:
         self.progress = Progress(num_rollout, critic_passes)
         self._num_rollout = num_rollout
         self._timer = PhaseTimer()
-        self._writers = (JsonlWriter(metrics), TensorBoardWriter(run_dir / "tensorboard", first_rollout))
+        self._writers: list[Writer] = [JsonlWriter(metrics), TensorBoardWriter(run_dir / "tensorboard", first_rollout)]
         self._timeline = TimelineWriter(run_dir / TIMELINE_FILE)
         self._began = time.time()
         self._written_at = 0.0
+
+    def add_writer(self, writer: Writer) -> None:
+        """Let one more writer have every rollout's metrics; it is closed with the others."""
+        self._writers.append(writer)
 
     def __enter__(self) -> Self:
         self._written_at = time.perf_counter()
@@ -52,8 +56,9 @@ class RunLog:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.progress.__exit__(kind, error, traceback)
-        for writer in (*self._writers, self._timeline):
+        for writer in self._writers:
             writer.close()
+        self._timeline.close()
         if (self.run_dir / METRICS_FILE).stat().st_size:
             # Imported on use: matplotlib takes a second.
             from slime.observability.report import write_report

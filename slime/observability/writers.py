@@ -1,13 +1,24 @@
-"""Where a rollout's metrics go: a JSON Lines file and TensorBoard event files."""
+"""Where a rollout's metrics go: a JSON Lines file, TensorBoard event files, and Weights & Biases if asked for."""
 
 import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
 from slime.observability import names
 
 ROLLOUT_KEY = "rollout"
+
+
+class Writer(Protocol):
+    """Takes the metrics of a rollout after the other."""
+
+    def write(self, rollout_id: int, metrics: Mapping[str, float]) -> None:
+        """Record one rollout's metrics. Raises ValueError for a name that names.py does not declare."""
+
+    def close(self) -> None:
+        """Nothing comes any more."""
 
 
 class JsonlWriter:
@@ -53,6 +64,31 @@ class TensorBoardWriter:
     def close(self) -> None:
         """Close the event file."""
         self._writer.close()
+
+
+class WandbWriter:
+    """Sends each rollout's metrics to a Weights & Biases run, the rollout's number being the step."""
+
+    def __init__(self, config: Mapping[str, Any], **run: Any) -> None:
+        """Starts the run: `config` is shown beside it, `run` goes to wandb.init, which finds its key in the environment.
+        Raises ValueError where wandb can't start one."""
+        # Imported here because it is optional, and takes a second.
+        import wandb
+
+        try:
+            self._run = wandb.init(config=dict(config), **run)
+        except wandb.Error as error:
+            raise ValueError(f"Weights & Biases: {' '.join(str(error).split())}") from error
+
+    def write(self, rollout_id: int, metrics: Mapping[str, float]) -> None:
+        """Log one rollout's metrics."""
+        for name in metrics:
+            names.check(name)
+        self._run.log({name: float(value) for name, value in metrics.items()}, step=rollout_id)
+
+    def close(self) -> None:
+        """Finish the run; waits until all of it is sent."""
+        self._run.finish()
 
 
 def keep_before(path: Path, rollout_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Starts Ray, decides which process goes where, and starts the roles and engines."""
+"""Joins Ray or starts it, decides which process goes where, and starts the roles and engines."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -17,9 +17,13 @@ from slime.ray.watch import Watch
 
 
 def launch(config: RunConfig) -> Cluster:
-    """Bring up actor, critic and engines side by side. If one of them fails, all that was started is ended again."""
+    """Bring up actor, critic and engines side by side. If one of them fails, all that was started is ended again.
+
+    The Ray that RAY_ADDRESS names, as it does in a `ray job`, or that `ray start` left running on this machine is joined; where
+    there is none, one is started for this run and ends with it.
+    """
     with ExitStack() as resources:
-        ray.init(include_dashboard=False, logging_level="error", _node_ip_address="127.0.0.1")
+        ray.init(include_dashboard=False, logging_level="error")
         resources.callback(ray.shutdown)
         sizes = world_sizes(config, device.accelerator_count())
         places = _places(config, sizes)

@@ -181,7 +181,7 @@ def _prompt_limit(config: RunConfig) -> int | None:
 
 
 def _eval_datasets(args: Any) -> dict[str, Dataset]:
-    words = args.eval_prompt_data or ()
+    words = args.eval_prompt_data if args.eval_prompt_data and args.eval_interval is not None else ()
     datasets = {}
     for name, path in zip(words[::2], words[1::2], strict=True):
         try:

@@ -44,6 +44,9 @@ def test_nothing_is_said_of_flags_that_count(checkpoint: Path, flags: str) -> No
 MEANINGLESS = {
     "--tis-mode icepop --tis-clip 3 --tis-clip-low 0.1": "they are for --use-tis",
     "--opsm-delta 0.1": "it is for --use-opsm",
+    "--eval-prompt-data a x": "without --eval-interval nothing is evaluated",
+    "--wandb-project p --wandb-mode offline": "they are for --use-wandb",
+    "--max-tokens-per-gpu 64": "it is for --use-dynamic-batch-size",
     "--use-unbiased-kl": "it is for --use-kl-loss",
     "--group-rm": "it is for --custom-rm-path",
     "--ref-load elsewhere --kl-loss-type k3": "neither --use-kl-loss nor --kl-coef asks for a reference",

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-from slime.observability.writers import JsonlWriter, TensorBoardWriter, read_metrics
+from slime.observability.writers import JsonlWriter, TensorBoardWriter, WandbWriter, read_metrics
+from tests.stand_ins import install_wandb
 
 
 def write_lines(path: Path, *rollouts: int) -> None:
@@ -119,3 +121,22 @@ def test_importing_the_package_loads_neither_torch_nor_ray_nor_matplotlib() -> N
     code = f"import sys; from slime.observability import {modules}; print({{'torch', 'ray', 'matplotlib'}} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"
+
+
+def test_wandb_gets_each_rollout_as_a_step_and_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = install_wandb(monkeypatch)
+    writer = WandbWriter({"lr": 1e-6}, project="p", mode="offline")
+    writer.write(3, {"rollout/reward": np.float32(0.5), "train/ppo_kl": 0})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="rollout/rewrad"):
+        writer.write(4, {"rollout/rewrad": 1.0})
+    writer.close()
+    assert wandb.runs == [{"config": {"lr": 1e-6}, "project": "p", "mode": "offline"}]
+    assert wandb.logged == [(3, {"rollout/reward": 0.5, "train/ppo_kl": 0.0})]
+    assert [type(value) for value in wandb.logged[0][1].values()] == [float, float]
+    assert wandb.finished == 1
+
+
+def test_what_wandb_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_wandb(monkeypatch)
+    with pytest.raises(ValueError, match=r"^Weights & Biases: no such entity: nobody$"):
+        WandbWriter({}, group="refused")
