@@ -90,7 +90,7 @@ def train_command(words: list[str]) -> None:
     try:
         with log, StopRequest() as stop:
             if cluster.router is not None:
-                rollouts.connect(*cluster.router)
+                rollouts.connect(*cluster.router, cluster.engine_urls)
             train(config, rollouts, cluster, log, stop, unit)
     except ProcessDied as error:
         raise UserError(f"{error}; {how_to_go_on(config)}") from error

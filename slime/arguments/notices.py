@@ -38,7 +38,19 @@ _ACTOR: tuple[str, ...] = (
     "eps_clip_c",
 )
 _SUPERVISED = ("loss_type", "actor_update_steps", "calculate_per_token_loss")
-_REWARDS = ("rm_type", "custom_rm_path", "rollout_function_path", "custom_generate_function_path", "prompt_data")
+_GENERATION = (
+    "rollout_function_path",
+    "custom_generate_function_path",
+    "rollout_sample_hook_path",
+    "over_sampling_batch_size",
+    "dynamic_sampling_filter_path",
+    "partial_rollout",
+    "mask_offpolicy_in_partial_rollout",
+    "buffer_filter_path",
+    "rollout_sample_filter_path",
+    "rollout_all_samples_process_path",
+)
+_REWARDS = ("rm_type", "custom_rm_path", "group_rm", "prompt_data", "prompt_data_weights", *_GENERATION)
 
 
 def notices(config: RunConfig) -> list[str]:
@@ -82,6 +94,8 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
             "neither --use-kl-loss nor --kl-coef asks for a reference",
         ),
         (config.run.save is None, ("keep_last",), "it is for --save"),
+        (not ppo.generates, _GENERATION[1:], "--loss-type sft_loss generates nothing"),
+        (not config.rollout.partial_rollout, ("mask_offpolicy_in_partial_rollout",), "it is for --partial-rollout"),
         (config.rollout.load_debug_rollout_data is not None, _REWARDS, "samples and rewards come from disk"),
     ]
 

@@ -61,7 +61,7 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
             _require_known(token)
     if "--help" not in merged and "-h" not in merged:
         _require_all(merged)
-    parsed = _tyro(_spell_out_critic_switches(merged))
+    parsed = _tyro(_joined(_spell_out_critic_switches(merged), "--rollout-sample-hook-path"))
     try:
         config = RunConfig(
             run=parsed.run,
@@ -183,6 +183,22 @@ def _spell_out_critic_switches(argv: list[str]) -> list[str]:
         else:
             tokens.append(token)
     return tokens
+
+
+def _joined(argv: list[str], flag: str) -> list[str]:
+    """A flag that may be given several times, as in slime, once with all its values."""
+    values, rest, taken = [], [], False
+    for token in argv:
+        name, equals, value = token.partition("=")
+        if token.startswith("--"):
+            taken = name.replace("_", "-") == flag
+        if not taken:
+            rest.append(token)
+        elif not token.startswith("--"):
+            values.append(token)
+        elif equals:
+            values.append(value)
+    return [*rest, flag, *values] if values else rest
 
 
 def as_flags(message: str) -> str:

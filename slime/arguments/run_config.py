@@ -34,6 +34,9 @@ class RunConfig:
         # slime's names for what the flags turn off.
         flags["grpo_std_normalization"] = not flags["disable_grpo_std_normalization"]
         flags["rewards_normalization"] = not flags["disable_rewards_normalization"]
+        # In slime there is one data set, and its path is text.
+        if flags["prompt_data"] is not None and len(flags["prompt_data"]) == 1:
+            flags["prompt_data"] = flags["prompt_data"][0]
         return SimpleNamespace(**flags)
 
     @property

@@ -1,6 +1,7 @@
 """From a sample to its reward, by --custom-rm-path or --rm-type, checked before it can reach training."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from slime.arguments.errors import UserError
@@ -49,3 +50,8 @@ def _name(args: Any) -> str:
 
 def _describe(sample: Sample) -> str:
     return f"sample {sample.index} (prompt {str(sample.prompt)[-80:]!r}, response {sample.response[:80]!r})"
+
+
+async def batched_async_rm(args: Any, samples: Sequence[Sample], **kwargs: Any) -> list[Any]:
+    """The rewards of a group's samples, one each, by a --custom-rm-path that takes them all at once."""
+    return list(await load_function(args.custom_rm_path)(args, samples, **kwargs))

@@ -18,7 +18,7 @@ def config_file(folder: Path, text: str) -> str:
 
 def test_the_required_flags_alone_make_a_config_with_the_defaults(checkpoint: Path) -> None:
     config = parse(checkpoint)
-    assert (config.run.num_rollout, config.rollout.rollout_batch_size, config.data.prompt_data) == (3, 4, "prompts.jsonl")
+    assert (config.run.num_rollout, config.rollout.rollout_batch_size, config.data.prompt_data) == (3, 4, ("prompts.jsonl",))
     assert (config.ppo.critic_update_steps, config.actor.lr, config.rollout.rollout_temperature) == (1, 1e-6, 1.0)
 
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from recipes.quickstart.tokenizer import build_tokenizer
-from slime.rollout.data_source import RolloutDataSource
+from slime.rollout.data_source import RolloutDataSourceWithBuffer
 
 PROMPTS = ["a", "b", "c", "d", "e"]
 
 
-def source(folder: Path, **settings: Any) -> RolloutDataSource:
+def source(folder: Path, **settings: Any) -> RolloutDataSourceWithBuffer:
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps({"input": text, "metadata": {"n": [1]}}) + "\n" for text in PROMPTS))
     args = {
@@ -26,9 +26,13 @@ def source(folder: Path, **settings: Any) -> RolloutDataSource:
         "rollout_seed": 42,
         "rollout_shuffle": False,
         "n_samples_per_prompt": 2,
+        "prompt_data_weights": None,
+        "buffer_filter_path": None,
+        "save": str(folder),
+        "load": str(folder),
         **settings,
     }
-    return RolloutDataSource(SimpleNamespace(**args))
+    return RolloutDataSourceWithBuffer(SimpleNamespace(**args))
 
 
 def prompts(groups: list[list[Any]]) -> list[Any]:
