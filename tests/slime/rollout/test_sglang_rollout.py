@@ -194,3 +194,33 @@ def test_evaluation_at_temperature_zero_is_greedy_and_takes_no_prompt_from_train
     assert own.data_source.sample_index == 0
     _, sampled = evaluated(server, folder, "--n-samples-per-eval-prompt", "2")
     assert sampled["all"]["samples"][0].tokens != sampled["all"]["samples"][1].tokens
+
+
+def test_evaluation_has_sampling_flags_of_its_own(server: EmbeddedServer, folder: Path) -> None:
+    _, data = evaluated(server, folder, "--eval-top-k", "1", "--n-samples-per-eval-prompt", "2")
+    first, second, *_ = data["all"]["samples"]
+    assert first.tokens == second.tokens
+    _, data = evaluated(server, folder, "--eval-top-p", "0.000001", "--n-samples-per-eval-prompt", "2")
+    assert data["all"]["samples"][0].tokens == first.tokens
+    _, data = evaluated(server, folder, "--eval-min-new-tokens", "8")
+    assert {sample.response_length for sample in data["all"]["samples"]} == {8}
+
+
+def test_prompt_and_response_keep_to_the_context_that_is_asked_for(server: EmbeddedServer, folder: Path) -> None:
+    flags = ["--rollout-max-context-len", "7", "--eval-max-context-len", "9", "--eval-min-new-tokens", "1"]
+    own, data = evaluated(server, folder, *flags)
+    assert max(len(sample.tokens) for sample in samples(own)) == 7
+    assert max(len(sample.tokens) for sample in data["all"]["samples"]) == 9
+    (folder / "long.jsonl").write_text('{"question": "1234567", "answer": ""}\n')
+    with pytest.raises(UserError, match="the prompt has 7 tokens, 6 are allowed"):
+        manager(folder / "model", folder / "long.jsonl", *flags)
+    with pytest.raises(UserError, match="--rollout-max-context-len 500 is more than the model's context"):
+        connected(server, folder, "--rollout-max-context-len", "500")
+
+
+def test_special_tokens_stand_in_the_response_unless_they_are_skipped(server: EmbeddedServer, folder: Path) -> None:
+    stop = ["--rollout-stop-token-ids", "4", "--rollout-max-response-len", "100", "--rollout-batch-size", "6"]
+    for skip, shown in (([], True), (["--rollout-skip-special-tokens"], False)):
+        done = [sample for sample in samples(connected(server, folder, *stop, *skip)) if sample.tokens[-1] == 4]
+        assert done
+        assert all(sample.response.endswith("<|end|>") is shown for sample in done)

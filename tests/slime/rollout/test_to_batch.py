@@ -122,3 +122,23 @@ def test_metrics_are_means_over_samples() -> None:
     }
     assert rollout_metrics(batch, [0.0, 1.0]) == metrics
     assert set(metrics) - set(rollout_metrics(batch, [])) == {"rollout/reward", "rollout/reward_std"}
+
+
+@pytest.mark.parametrize(
+    "name", ["multimodal_inputs", "multimodal_train_inputs", "rollout_routed_experts", "teacher_log_probs"]
+)
+def test_what_training_would_ignore_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"^sample 1 has {name}, which has no use here"):
+        batch_of(ARGS, [sample(0), sample(1, **{name: {"a": 1}})])
+
+
+def test_the_sets_that_tokens_were_sampled_from_become_columns() -> None:
+    sets = {"rollout_top_p_token_ids": [3, 9, 4, 5, 6], "rollout_top_p_token_offsets": [0, 2, 3, 5]}
+    batch = batch_of(ARGS, [sample(0, **sets), sample(1, **sets)])
+    assert batch.top_p_token_ids is not None
+    assert batch.top_p_offsets is not None
+    assert (batch.top_p_token_ids.tolist(), batch.top_p_offsets.tolist()) == ([3, 9, 4, 5, 6] * 2, [0, 2, 3, 5, 7, 8, 10])
+    with pytest.raises(UserError, match=r"^sample 1 has no rollout_top_p_token_ids, which other samples"):
+        batch_of(ARGS, [sample(0, **sets), sample(1)])
+    with pytest.raises(UserError, match=r"^sample 0: rollout_top_p_token_offsets must have 4 entries, the last .* 5$"):
+        batch_of(ARGS, [sample(0, **{**sets, "rollout_top_p_token_offsets": [0, 2, 5]})])
