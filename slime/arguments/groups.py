@@ -16,6 +16,8 @@ class RunArgs:
 
     num_rollout: int = MISSING
     """Rollouts to train for."""
+    num_epoch: int | None = None
+    """Epochs of --prompt-data to train for, in place of --num-rollout: each counts as its whole rollouts."""
     train_backend: Literal["fsdp", "megatron"] = "fsdp"
     """Training backend. fsdp: PyTorch FSDP2. megatron: the command line goes as it is to the upstream slime checkout that the
     environment variable SLIME_UPSTREAM names."""

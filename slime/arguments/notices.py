@@ -93,6 +93,7 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
             ("ref_load", "kl_loss_type"),
             "neither --use-kl-loss nor --kl-coef asks for a reference",
         ),
+        (True, ("num_epoch",), "--num-rollout says how many rollouts"),
         (config.run.save is None, ("keep_last",), "it is for --save"),
         (not ppo.generates, _GENERATION[1:], "--loss-type sft_loss generates nothing"),
         (not config.rollout.partial_rollout, ("mask_offpolicy_in_partial_rollout",), "it is for --partial-rollout"),

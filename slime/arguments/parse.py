@@ -16,6 +16,7 @@ import tyro
 import yaml
 
 from fsdp_backend.config import PPOConfig, RoleConfig
+from slime.arguments.epochs import rollouts_in_epochs
 from slime.arguments.errors import UserError
 from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs
 from slime.arguments.roles import CRITIC_SWITCHES, CriticOverrides, critic_role
@@ -59,12 +60,19 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
     for token in merged:
         if token.startswith("--") and token != "--help":
             _require_known(token)
+    from_epochs = _counts_epochs(merged)
+    if from_epochs:
+        merged += ["--num-rollout", "1"]  # until the data has been counted
     if "--help" not in merged and "-h" not in merged:
         _require_all(merged)
     parsed = _tyro(_joined(_spell_out_critic_switches(merged), "--rollout-sample-hook-path"))
+    run = parsed.run
+    if from_epochs:
+        count = rollouts_in_epochs(run.num_epoch, parsed.rollout.rollout_batch_size, parsed.data)
+        run = dataclasses.replace(run, num_rollout=count, num_epoch=None)
     try:
         config = RunConfig(
-            run=parsed.run,
+            run=run,
             cluster=parsed.cluster,
             data=parsed.data,
             rollout=parsed.rollout,
@@ -106,6 +114,11 @@ def _require_all(tokens: list[str]) -> None:
     ]
     if needed:
         raise UserError(f"missing {', '.join(needed)}; see slime train --help")
+
+
+def _counts_epochs(tokens: list[str]) -> bool:
+    given = {_flag_name(token) for token in tokens if token.startswith("--")}
+    return "num_epoch" in given and "num_rollout" not in given
 
 
 def _split_config(argv: list[str]) -> tuple[list[str], Path | None]:

@@ -44,6 +44,9 @@ def test_nothing_is_said_of_flags_that_count(checkpoint: Path, flags: str) -> No
 MEANINGLESS = {
     "--tis-mode icepop --tis-clip 3 --tis-clip-low 0.1": "they are for --use-tis",
     "--opsm-delta 0.1": "it is for --use-opsm",
+    "--num-epoch 2": "--num-rollout says how many rollouts",
+    "--mask-offpolicy-in-partial-rollout": "it is for --partial-rollout",
+    "--loss-type sft_loss --partial-rollout --dynamic-sampling-filter-path a.b": "--loss-type sft_loss generates nothing",
     "--use-unbiased-kl": "it is for --use-kl-loss",
     "--ref-load elsewhere --kl-loss-type k3": "neither --use-kl-loss nor --kl-coef asks for a reference",
     "--disable-rewards-normalization --disable-grpo-std-normalization": "--advantage-estimator ppo compares no responses",
