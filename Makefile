@@ -1,7 +1,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: help setup quickstart smollm2 sao ablation test bench lint format clean
+.PHONY: help setup quickstart tooluse smollm2 sao ablation test bench lint format clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -18,6 +18,9 @@ setup: .venv/.installed  ## .venv with everything that the other targets need
 
 quickstart: setup  ## teach a small model to spell backward: supervised warm-up, then PPO with K = 2 (about 3 minutes)
 	PYTHON=$(BIN)/python recipes/quickstart/run.sh
+
+tooluse: setup  ## teach a small model to call a calculator in its responses, PPO with K = 2 (about 4 minutes)
+	PYTHON=$(BIN)/python recipes/tool_use/run.sh
 
 smollm2: setup  ## PPO on SmolLM2-135M-Instruct; wants a GPU
 	$(BIN)/pip install --disable-pip-version-check -q gguf

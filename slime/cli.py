@@ -105,7 +105,7 @@ def run_to_the_end(config: "RunConfig", run_dir: Path) -> None:
     try:
         with log, StopRequest() as stop:
             if cluster.engines is not None:
-                rollouts.connect(*cluster.engines.address)
+                rollouts.connect(*cluster.engines.address, cluster.engines.urls)
             train(config, rollouts, cluster, log, stop, unit)
     finally:
         cluster.close()

@@ -51,7 +51,7 @@ def _facts(role: str, config: RunConfig, start: str) -> dict[str, object]:
     settings = config.actor if role == "actor" else config.critic
     facts: dict[str, object] = {
         "started from": start,
-        "prompts": config.data.prompt_data or config.rollout.load_debug_rollout_data,
+        "prompts": ", ".join(config.data.prompt_data or ()) or config.rollout.load_debug_rollout_data,
         "reward": config.reward.rm_type or config.reward.custom_rm_path,
         "prompts a rollout": config.rollout.rollout_batch_size,
         "responses a prompt": config.rollout.n_samples_per_prompt,

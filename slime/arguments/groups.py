@@ -19,6 +19,8 @@ class RunArgs:
 
     num_rollout: int = MISSING
     """Rollouts to train for."""
+    num_epoch: int | None = None
+    """Epochs of --prompt-data to train for, in place of --num-rollout: each counts as its whole rollouts."""
     train_backend: Literal["fsdp", "megatron"] = "fsdp"
     """Training backend. fsdp: PyTorch FSDP2. megatron: the command line goes as it is to the upstream slime checkout that the
     environment variable SLIME_UPSTREAM names."""
@@ -98,9 +100,15 @@ class ClusterArgs:
 class DataArgs:
     """Where prompts come from."""
 
-    prompt_data: str | None = None
+    prompt_data: tuple[str, ...] | None = None
     """Prompts to train on, needed unless rollouts are read from disk: a .jsonl or .parquet file, or the name of a data set
-    for the `datasets` library. `path@[a:b]` takes rows a to b."""
+    for the `datasets` library. `path@[a:b]` takes rows a to b. Several are interleaved, each with epochs of its own."""
+    prompt_data_weights: tuple[float, ...] | None = None
+    """How often each of several data sets has its turn, in any unit: --prompt-data a b --prompt-data-weights 3 1. None: by
+    their number of rows."""
+    data_source_path: str = "slime.rollout.data_source.RolloutDataSourceWithBuffer"
+    """Class that hands out the prompts, as module.Class: built with (args), it has get_samples(n), add_samples(groups),
+    save(rollout_id), load(rollout_id) and a length."""
     input_key: str = "input"
     """Column with the prompt: a string, or a list of {role, content} messages. For sft_loss, messages that end with the
     answer."""
@@ -126,10 +134,20 @@ class RolloutArgs:
     """Responses to each prompt."""
     rollout_max_response_len: int = 1024
     """Longest response, in tokens; a longer one is cut off and counts as truncated."""
+    rollout_max_context_len: int | None = None
+    """Longest prompt and response together, in tokens; what goes beyond is cut off. None: the model's context."""
     rollout_max_prompt_len: int | None = None
     """Longest prompt allowed, in tokens; a longer one is an error. None: what fits the model's context beside the response."""
     rollout_temperature: float = 1.0
     """Sampling temperature of training; log-probs are taken at the same temperature."""
+    rollout_top_p: float = 1.0
+    """Sample among the most probable tokens that together have this probability. Anything but 1 is for --debug-rollout-only and
+    for evaluation: the engine's log-probs, and the trainer's, are of the whole distribution, so the ratio of new to old policy
+    would be wrong by the probability cut away, with --use-tis or --use-rollout-logprobs too."""
+    rollout_top_k: int = -1
+    """Sample among so many most probable tokens; -1 is all. The same holds as for --rollout-top-p."""
+    rollout_skip_special_tokens: bool = False
+    """Leave special tokens, such as the one that ends the response, out of sample.response. The tokens keep them."""
     rollout_stop: tuple[str, ...] | None = None
     """Strings that end a response."""
     rollout_stop_token_ids: tuple[int, ...] | None = None
@@ -138,9 +156,35 @@ class RolloutArgs:
     """Function that makes a rollout, as module.function. None: slime.rollout.sglang_rollout.generate_rollout, or
     slime.rollout.sft_rollout.generate_rollout for sft_loss."""
     custom_generate_function_path: str | None = None
-    """Function that makes one response: async (args, sample, sampling_params) -> Sample. None: one request to the engine."""
+    """Function that makes one response: async (args, sample, sampling_params[, evaluation]) -> Sample, or a list of Samples
+    that share one rollout_id and with it one share of the loss. None: one request to the engine."""
+    rollout_sample_hook_path: tuple[str, ...] | None = None
+    """Function that sees each response before its reward: (args, sample, *, rollout_id, evaluation) -> Sample or None. May be
+    asynchronous, and given several times."""
     sglang_server_concurrency: int = 512
-    """Requests in flight at once."""
+    """Requests in flight at once, for each engine."""
+    over_sampling_batch_size: int | None = None
+    """Prompts to begin with at a time: the first --rollout-batch-size groups to finish and pass the filter are kept, the others
+    are aborted and their prompts come again. None: --rollout-batch-size."""
+    dynamic_sampling_filter_path: str | None = None
+    """Function that drops groups: (args, samples) -> DynamicFilterOutput or bool. None: all are kept."""
+    partial_rollout: bool = False
+    """Keep what an aborted response has, and go on with it in a later rollout. The trainer's log-probs before the update count
+    as those of the old policy, unless --use-rollout-logprobs is set."""
+    mask_offpolicy_in_partial_rollout: bool = False
+    """Do not train on the tokens that a continued response has from earlier rollouts."""
+    buffer_filter_path: str | None = None
+    """Function that takes groups out of the buffer of those put back: (args, rollout_id, buffer, num_samples) -> groups. None:
+    the first come first."""
+    rollout_sample_filter_path: str | None = None
+    """Function that sees the kept groups, (args, groups), and may set remove_sample."""
+    rollout_all_samples_process_path: str | None = None
+    """Function that sees all finished groups, dropped ones too: (args, groups, data_source)."""
+    custom_convert_samples_to_train_data_path: str | None = None
+    """Function that makes slime's train-data dict: (args, samples) -> dict."""
+    custom_rollout_log_function_path: str | None = None
+    """Function that logs a rollout: (rollout_id, args, samples, extra_metrics, seconds) -> bool, true to leave out the
+    rollout's usual metrics."""
     save_debug_rollout_data: str | None = None
     """Write the samples of each rollout to this file, in which {rollout_id} stands for its number."""
     load_debug_rollout_data: str | None = None
@@ -178,6 +222,8 @@ class RewardArgs:
     """Give --custom-rm-path all responses to a prompt at once: async (args, samples, **kwargs) -> list, one reward each."""
     reward_key: str | None = None
     """Which entry of a reward dict to train on."""
+    custom_reward_post_process_path: str | None = None
+    """Function in place of the normalisation below: (args, samples) -> (raw rewards, rewards to train on)."""
     disable_rewards_normalization: bool = False
     """Train on rewards as they are, not on rewards minus the mean of their prompt's responses. It is for the group estimators
     (grpo, gspo, cispo, reinforce_plus_plus_baseline); others never subtract it."""
@@ -193,6 +239,16 @@ class EvalArgs:
     """Evaluate every so many rollouts, and after the last. None: never."""
     eval_prompt_data: tuple[str, ...] | None = None
     """Pairs of a name and a file: --eval-prompt-data gsm8k heldout.jsonl."""
+    eval_config: str | None = None
+    """YAML file of data sets with settings of their own, in place of --eval-prompt-data:
+    `eval: {defaults: {top_p: 0.7}, datasets: [{name: aime, path: aime.jsonl, n_samples_per_eval_prompt: 16}]}`."""
+    eval_function_path: str | None = None
+    """Function that evaluates, as module.function. None: --rollout-function-path."""
+    custom_eval_rollout_log_function_path: str | None = None
+    """Function that logs an evaluation: (rollout_id, args, data, extra_metrics) -> bool, true to leave out its usual
+    metrics."""
+    eval_reward_key: str | None = None
+    """Which entry of a reward dict to report. None: --reward-key."""
     eval_input_key: str | None = None
     """Column with the prompt. None: --input-key."""
     eval_label_key: str | None = None
@@ -203,6 +259,16 @@ class EvalArgs:
     """Sampling temperature; 0 is greedy. None: --rollout-temperature."""
     eval_max_response_len: int | None = None
     """Longest response, in tokens. None: --rollout-max-response-len."""
+    eval_top_p: float | None = None
+    """As --rollout-top-p, which it falls back to."""
+    eval_top_k: int | None = None
+    """As --rollout-top-k, which it falls back to."""
+    eval_min_new_tokens: int | None = None
+    """Shortest response, in tokens. None: any."""
+    eval_max_prompt_len: int | None = None
+    """Longest prompt, in tokens. None: --rollout-max-prompt-len."""
+    eval_max_context_len: int | None = None
+    """Longest prompt and response together, in tokens. None: --rollout-max-context-len."""
     skip_eval_before_train: bool = False
     """Leave out the evaluation before the first rollout."""
 

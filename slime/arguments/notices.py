@@ -40,15 +40,19 @@ _ACTOR: tuple[str, ...] = (
 )
 _SUPERVISED = ("loss_type", "actor_update_steps", "calculate_per_token_loss")
 _WANDB = tuple(field.name for field in fields(WandbArgs) if field.name != "use_wandb")
-_REWARDS = (
-    "rm_type",
-    "rm_url",
-    "custom_rm_path",
-    "group_rm",
+_GENERATION = (
     "rollout_function_path",
     "custom_generate_function_path",
-    "prompt_data",
+    "rollout_sample_hook_path",
+    "over_sampling_batch_size",
+    "dynamic_sampling_filter_path",
+    "partial_rollout",
+    "mask_offpolicy_in_partial_rollout",
+    "buffer_filter_path",
+    "rollout_sample_filter_path",
+    "rollout_all_samples_process_path",
 )
+_REWARDS = ("rm_type", "rm_url", "custom_rm_path", "group_rm", "prompt_data", "prompt_data_weights", *_GENERATION)
 
 
 def notices(config: RunConfig) -> list[str]:
@@ -99,9 +103,16 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
             "it is for --custom-rm-path",
         ),
         (not config.wandb.use_wandb, _WANDB, "they are for --use-wandb"),
-        (config.eval.eval_interval is None, ("eval_prompt_data",), "without --eval-interval nothing is evaluated"),
+        (
+            config.eval.eval_interval is None,
+            ("eval_prompt_data", "eval_config"),
+            "without --eval-interval nothing is evaluated",
+        ),
         (config.actor.use_dynamic_batch_size, ("micro_batch_size",), "--max-tokens-per-gpu says what a micro-batch holds"),
         (not config.actor.use_dynamic_batch_size, ("max_tokens_per_gpu",), "it is for --use-dynamic-batch-size"),
+        (True, ("num_epoch",), "--num-rollout says how many rollouts"),
+        (not ppo.generates, _GENERATION[1:], "--loss-type sft_loss generates nothing"),
+        (not config.rollout.partial_rollout, ("mask_offpolicy_in_partial_rollout",), "it is for --partial-rollout"),
         (config.rollout.load_debug_rollout_data is not None, _REWARDS, "samples and rewards come from disk"),
     ]
 

@@ -16,6 +16,7 @@ from typing import Any
 import tyro
 
 from fsdp_backend.config import PPOConfig, RoleConfig
+from slime.arguments.epochs import rollouts_in_epochs
 from slime.arguments.errors import UserError
 from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs, WandbArgs
 from slime.arguments.role_file import RoleFile, read_role_file
@@ -77,6 +78,7 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
         if token.startswith("--") and token != "--help":
             _require_known(token)
     scripts, notes = [script, Script("critic")], ScriptFlags()
+    from_epochs = _counts_epochs(own)
     if "--help" not in own and "-h" not in own:
         roles = RoleFile() if role_path is None else read_role_file(Path(role_path), known_flags())
         own += _new_words(roles, _values(own), role_path)
@@ -84,8 +86,14 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
         scripts[1] = roles.scripts["critic"]
         words, notes = _said_otherwise(scripts, _values(own))
         own, notes = own + words, notes + roles.notes
+        if from_epochs:
+            own += ["--num-rollout", "1"]  # until the data has been counted
         _require_all(own)
-    config = without_megatron_reference(_config(_tyro(_spell_out_critic_switches(own)), notes))
+    parsed = _tyro(_joined(_spell_out_critic_switches(own), "--rollout-sample-hook-path"))
+    if from_epochs:
+        count = rollouts_in_epochs(parsed.run.num_epoch, parsed.rollout.rollout_batch_size, parsed.data)
+        parsed = dataclasses.replace(parsed, run=dataclasses.replace(parsed.run, num_rollout=count, num_epoch=None))
+    config = without_megatron_reference(_config(parsed, notes))
     check(config)
     checked = check_shape(scripts[0], Path(config.actor.hf_checkpoint))
     if config.ppo.uses_critic:
@@ -189,6 +197,11 @@ def _require_all(tokens: list[str]) -> None:
         raise UserError(f"missing {', '.join(needed)}; see slime train --help")
 
 
+def _counts_epochs(tokens: list[str]) -> bool:
+    given = {_flag_name(token) for token in tokens if token.startswith("--")}
+    return "num_epoch" in given and "num_rollout" not in given
+
+
 def _take_value(argv: list[str], flag: str) -> tuple[list[str], str | None]:
     """Take `FLAG VALUE` (or FLAG=VALUE) out of argv."""
     rest: list[str] = []
@@ -259,6 +272,22 @@ def _spell_out_critic_switches(argv: list[str]) -> list[str]:
         else:
             tokens.append(token)
     return tokens
+
+
+def _joined(argv: list[str], flag: str) -> list[str]:
+    """A flag that may be given several times, as in slime, once with all its values."""
+    values, rest, taken = [], [], False
+    for token in argv:
+        name, equals, value = token.partition("=")
+        if token.startswith("--"):
+            taken = name.replace("_", "-") == flag
+        if not taken:
+            rest.append(token)
+        elif not token.startswith("--"):
+            values.append(token)
+        elif equals:
+            values.append(value)
+    return [*rest, flag, *values] if values else rest
 
 
 def as_flags(message: str) -> str:

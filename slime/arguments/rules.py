@@ -32,7 +32,11 @@ def _positive_counts(config: RunConfig) -> None:
         "n_samples_per_prompt",
         "rollout_max_response_len",
         "rollout_max_prompt_len",
+        "rollout_max_context_len",
+        "over_sampling_batch_size",
         "eval_max_response_len",
+        "eval_max_prompt_len",
+        "eval_max_context_len",
         "n_samples_per_eval_prompt",
         "actor_num_nodes",
         "actor_num_gpus_per_node",
@@ -56,6 +60,35 @@ def _temperature(config: RunConfig) -> None:
         )
     if config.eval.eval_temperature is not None and not 0 <= config.eval.eval_temperature < math.inf:
         raise UserError(f"--eval-temperature must be at least 0, got {config.eval.eval_temperature}")
+
+
+def _cut_sampling(config: RunConfig) -> None:
+    top_p, top_k = config.rollout.rollout_top_p, config.rollout.rollout_top_k
+    if not 0 < top_p <= 1:
+        raise UserError(f"--rollout-top-p must lie in (0, 1], got {top_p}")
+    if top_k != -1 and top_k < 1:
+        raise UserError(f"--rollout-top-k must be -1 (all) or at least 1, got {top_k}")
+    if (top_p != 1 or top_k != -1) and config.ppo.generates and not config.rollout.debug_rollout_only:
+        raise UserError(
+            "--rollout-top-p and --rollout-top-k can't be trained on: log-probs are of the whole distribution, not of the cut "
+            "one that was sampled from (for evaluation there are --eval-top-p and --eval-top-k)"
+        )
+
+
+def _over_sampling(config: RunConfig) -> None:
+    size = config.rollout.over_sampling_batch_size
+    if size is not None and size < config.rollout.rollout_batch_size:
+        raise UserError(
+            f"--over-sampling-batch-size {size} is less than --rollout-batch-size {config.rollout.rollout_batch_size}: it is "
+            "how many prompts to begin with"
+        )
+
+
+def _data_weights(config: RunConfig) -> None:
+    weights, paths = config.data.prompt_data_weights, config.data.prompt_data or ()
+    if weights is not None and (len(weights) != len(paths) or not all(0 < each < math.inf for each in weights)):
+        given = " ".join(map(str, weights))
+        raise UserError(f"--prompt-data-weights {given} must be {len(paths)} positive numbers, one for each of --prompt-data")
 
 
 def _one_node(config: RunConfig) -> None:
@@ -178,9 +211,12 @@ def _evaluation_has_data(config: RunConfig) -> None:
         raise UserError(f"--eval-prompt-data takes pairs of a name and a file, got {len(pairs)} words")
     if len(set(pairs[::2])) < len(pairs) // 2:
         raise UserError(f"--eval-prompt-data has a name twice: {' '.join(pairs[::2])}")
-    if config.eval.eval_interval is not None and not pairs:
-        raise UserError("--eval-interval needs --eval-prompt-data: what to evaluate on")
-    if config.ppo.loss_type == "sft_loss" and pairs:
+    if pairs and config.eval.eval_config is not None:
+        raise UserError("--eval-config takes the place of --eval-prompt-data: give one of them")
+    has_data = bool(pairs) or config.eval.eval_config is not None
+    if config.eval.eval_interval is not None and not has_data:
+        raise UserError("--eval-interval needs --eval-prompt-data or --eval-config: what to evaluate on")
+    if config.ppo.loss_type == "sft_loss" and has_data:
         raise UserError("--eval-prompt-data has no meaning with --loss-type sft_loss: it generates no responses")
 
 
@@ -239,7 +275,10 @@ RULES: tuple[Callable[[RunConfig], None], ...] = (
     _positive_counts,
     _one_node,
     _temperature,
+    _cut_sampling,
     _stop_strings,
+    _over_sampling,
+    _data_weights,
     _rollouts_have_a_source,
     _exports_do_not_meet,
     _restarts_and_halves_need_units,

@@ -39,6 +39,9 @@ class RunConfig:
         flags["grpo_std_normalization"] = not flags["disable_grpo_std_normalization"]
         flags["rewards_normalization"] = not flags["disable_rewards_normalization"]
         flags["wandb_random_suffix"] = not flags["disable_wandb_random_suffix"]
+        # In slime there is one data set, and its path is text.
+        if flags["prompt_data"] is not None and len(flags["prompt_data"]) == 1:
+            flags["prompt_data"] = flags["prompt_data"][0]
         return SimpleNamespace(**flags)
 
     @property

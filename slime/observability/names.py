@@ -21,7 +21,7 @@ CONCURRENT_PHASE = "critic_update"
 """Runs beside the others: the driver does not wait for it there."""
 
 # A dataset name is the user's own and may hold a slash; passes are counted from one.
-_PLACEHOLDERS = {"dataset": ".+", "name": ".+", "k": "[1-9][0-9]*", "phase": "|".join(PHASES)}
+_PLACEHOLDERS = {"dataset": ".+", "name": ".+", "k": "[1-9][0-9]*", "n": "[1-9][0-9]*", "phase": "|".join(PHASES)}
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,21 @@ _ROLLOUT = (
     Metric("rollout/reward_std", "reward", "standard deviation of the samples' rewards"),
     Metric("rollout/response_length", "tokens", "mean length of a response"),
     Metric("rollout/truncated", "fraction", "share of responses cut off at the length limit"),
+    Metric("rollout/trainable_length", "tokens", "mean number of trainable tokens in a response: all but observations"),
     Metric("rollout/prompt_length", "tokens", "mean length of a prompt"),
     Metric("rollout/num_samples", "samples", "samples in the rollout"),
+    Metric("rollout/dynamic_filter/drop_{name}", "groups", "groups that the dynamic sampling filter dropped, by its reason"),
+    Metric("rollout/put_back_groups", "groups", "groups begun and not used, which come again in a later rollout"),
+    Metric("rollout/put_back_tokens", "tokens", "response tokens that those have already"),
+    Metric("rollout/{name}", "as reported", "what a rollout function of one's own reports"),
 )
 
 _EVAL = (
     Metric("eval/{dataset}/reward", "reward", "mean reward on an evaluation set"),
     Metric("eval/{dataset}/response_length", "tokens", "mean length of a response on an evaluation set"),
     Metric("eval/{dataset}/truncated", "fraction", "share of an evaluation set's responses cut off at the length limit"),
+    Metric("eval/{dataset}/pass@{n}", "fraction", "chance that one of n responses is right, where rewards are 0 or 1"),
+    Metric("eval/{name}", "as reported", "what an evaluation function of one's own reports"),
 )
 
 _ACTOR = (

@@ -135,7 +135,6 @@ ROWS: tuple[SetAside | Refused | Translated | Share, ...] = (
     ),
     SetAside("work is always balanced between ranks, by its real cost", switches="balance-data balance-by-flops"),
     SetAside("samples are packed without padding", valued="data-pad-size-multiplier log-probs-max-tokens-per-gpu"),
-    SetAside("responses become text without special tokens", switches="rollout-skip-special-tokens"),
     SetAside("prompts are always one data set for all", switches="rollout-global-dataset"),
     SetAside("one seed gives one result already", switches="deterministic-mode"),
     SetAside(
@@ -150,7 +149,7 @@ ROWS: tuple[SetAside | Refused | Translated | Share, ...] = (
     ),
     SetAside(
         "optimizers, generators and counts start afresh from a Hugging Face checkpoint",
-        switches="finetune no-load-optim no-load-rng",
+        switches="finetune no-load-rng",
         valued="ckpt-step",
         unless="load",
     ),

@@ -79,12 +79,18 @@ class EmbeddedEngine:
         return next((stop for stop in generation.params.stop_strings if stop in tail), None)
 
     def text(self, generation: Generation) -> str:
-        """The response as text, without what ended it."""
+        """The response as text, without what ended it unless no_stop_trim is set."""
         assert generation.finish_reason is not None
-        tokens, matched = generation.tokens, generation.finish_reason.get("matched")
+        params, tokens, matched = generation.params, generation.tokens, generation.finish_reason.get("matched")
+        if params.no_stop_trim:
+            matched = None
         if isinstance(matched, int):
             tokens = tokens[:-1]
-        text: str = self.tokenizer.decode(tokens, skip_special_tokens=generation.params.skip_special_tokens)
+        text: str = self.tokenizer.decode(
+            tokens,
+            skip_special_tokens=params.skip_special_tokens,
+            spaces_between_special_tokens=params.spaces_between_special_tokens,
+        )
         return text.partition(matched)[0] if isinstance(matched, str) else text
 
     def load_weights(self, folder: Path, version: str) -> None:

@@ -25,6 +25,8 @@ class SamplingParams:
     stop_token_ids: Sequence[int] | None = None
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    no_stop_trim: bool = False
     sampling_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -80,6 +82,8 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "stop_token_ids": (lambda v: v is None or _is_list_of(_is_integer, v), "a list of token ids"),
     "ignore_eos": (_is_flag, "true or false"),
     "skip_special_tokens": (_is_flag, "true or false"),
+    "spaces_between_special_tokens": (_is_flag, "true or false"),
+    "no_stop_trim": (_is_flag, "true or false"),
     "sampling_seed": (lambda v: v is None or _is_integer(v), "an integer"),
 }
 

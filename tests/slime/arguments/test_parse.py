@@ -18,7 +18,7 @@ def config_file(folder: Path, text: str) -> str:
 
 def test_the_required_flags_alone_make_a_config_with_the_defaults(checkpoint: Path) -> None:
     config = parse(checkpoint)
-    assert (config.run.num_rollout, config.rollout.rollout_batch_size, config.data.prompt_data) == (3, 4, "prompts.jsonl")
+    assert (config.run.num_rollout, config.rollout.rollout_batch_size, config.data.prompt_data) == (3, 4, ("prompts.jsonl",))
     assert (config.ppo.critic_update_steps, config.actor.lr, config.rollout.rollout_temperature) == (1, 1e-6, 1.0)
 
 
@@ -178,3 +178,45 @@ def test_plug_ins_see_what_is_normalised_by_slimes_names(checkpoint: Path, given
     assert (args.rewards_normalization, args.grpo_std_normalization) == (not given, True)
     args = parse(checkpoint, *flags[given:]).namespace()
     assert (args.rewards_normalization, args.grpo_std_normalization) == (given, False)
+
+
+def epochs(checkpoint: Path, folder: Path, *flags: str, rows: int = 11) -> list[str]:
+    """A run over so many rows, four prompts a rollout, without --num-rollout."""
+    (folder / "rows.jsonl").write_text("{}\n" * rows)
+    words = [*required(checkpoint), *flags]
+    for flag in ("--num-rollout", "--prompt-data"):
+        del words[words.index(flag) : words.index(flag) + 2]
+    return [*words, "--prompt-data", str(folder / "rows.jsonl")]
+
+
+def test_epochs_are_counted_in_whole_rollouts(checkpoint: Path, tmp_path: Path) -> None:
+    words = epochs(checkpoint, tmp_path, "--num-epoch", "3")
+    assert parse_arguments(words).run.num_rollout == 6
+    assert parse_arguments([*words, str(tmp_path / "rows.jsonl@[:5]")]).run.num_rollout == 12
+    assert parse_arguments([*words, "--num-rollout", "5"]).run.num_rollout == 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "rows", "message"),
+    [
+        ("--num-epoch 0", 11, "--num-epoch must be at least 1, got 0"),
+        ("--num-epoch 2", 3, "--num-epoch 2: 3 rows are less than one rollout of 4 prompts"),
+        ("--num-epoch 2 --data-source-path a.b", 11, "--num-epoch counts the rows of --prompt-data"),
+    ],
+)
+def test_epochs_that_cannot_be_counted_are_refused(
+    checkpoint: Path, tmp_path: Path, flags: str, rows: int, message: str
+) -> None:
+    assert refusal(epochs(checkpoint, tmp_path, *flags.split(), rows=rows)).startswith(message)
+
+
+def test_a_hook_may_be_given_several_times_or_with_several_values(checkpoint: Path) -> None:
+    again = ["--rollout-sample-hook-path", "a.b", "--seed", "3", "--rollout-sample-hook-path=c.d"]
+    for words in (again, ["--rollout-sample-hook-path", "a.b", "c.d", "--seed", "3"]):
+        config = parse_arguments([*required(checkpoint), *words])
+        assert (config.rollout.rollout_sample_hook_path, config.run.seed) == (("a.b", "c.d"), 3)
+
+
+def test_plug_ins_see_the_path_of_a_single_data_set_as_text(checkpoint: Path) -> None:
+    assert parse_arguments(required(checkpoint)).namespace().prompt_data == "prompts.jsonl"
+    assert parse_arguments([*required(checkpoint), "--prompt-data", "a", "b"]).namespace().prompt_data == ("a", "b")

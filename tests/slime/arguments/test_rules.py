@@ -44,9 +44,18 @@ REFUSED = [
     ("--rm-type boxed_ifbench", "--rm-type boxed_ifbench: the reward ifbench is not available"),
     ("--eval-prompt-data a --eval-interval 1", "--eval-prompt-data takes pairs of a name and a file, got 1 words"),
     ("--eval-prompt-data a x a y --eval-interval 1", "--eval-prompt-data has a name twice: a a"),
-    ("--eval-interval 1", "--eval-interval needs --eval-prompt-data: what to evaluate on"),
+    ("--eval-interval 1", "--eval-interval needs --eval-prompt-data or --eval-config: what to evaluate on"),
     ("--use-wandb", "--use-wandb needs the package wandb"),
     ("--loss-type sft_loss --eval-prompt-data a x --eval-interval 1", "--eval-prompt-data has no meaning with"),
+    ("--eval-prompt-data a x --eval-config e --eval-interval 1", "--eval-config takes the place of --eval-prompt-data"),
+    ("--loss-type sft_loss --eval-config e --eval-interval 1", "--eval-prompt-data has no meaning with"),
+    ("--rollout-top-p 0.9", "--rollout-top-p and --rollout-top-k can't be trained on"),
+    ("--rollout-top-k 5 --use-tis", "--rollout-top-p and --rollout-top-k can't be trained on"),
+    ("--rollout-top-p 0 --debug-rollout-only", "--rollout-top-p must lie in (0, 1], got 0.0"),
+    ("--rollout-top-k 0 --debug-rollout-only", "--rollout-top-k must be -1 (all) or at least 1, got 0"),
+    ("--over-sampling-batch-size 3", "--over-sampling-batch-size 3 is less than --rollout-batch-size 4"),
+    ("--prompt-data a b --prompt-data-weights 1", "--prompt-data-weights 1.0 must be 2 positive numbers"),
+    ("--prompt-data a b --prompt-data-weights 1 0", "--prompt-data-weights 1.0 0.0 must be 2 positive numbers"),
     ("--kl-loss-coef 0.1", "--kl-loss-coef is 0.1 but --use-kl-loss is off"),
     ("--ref-load nowhere --use-kl-loss", "--ref-load nowhere is no folder"),
     ("--critic-hf-checkpoint nowhere", "--critic-hf-checkpoint nowhere is no folder"),
@@ -117,7 +126,11 @@ AT_LEAST_ONE = [
     "--n-samples-per-prompt",
     "--rollout-max-response-len",
     "--rollout-max-prompt-len",
+    "--rollout-max-context-len",
+    "--over-sampling-batch-size",
     "--eval-max-response-len",
+    "--eval-max-prompt-len",
+    "--eval-max-context-len",
     "--n-samples-per-eval-prompt",
     "--actor-num-nodes",
     "--actor-num-gpus-per-node",
@@ -151,6 +164,10 @@ ACCEPTED = [
     "--global-batch-size 4 --critic-num-steps-per-rollout 4",
     "--num-steps-per-rollout 4 --critic-global-batch-size 8",
     "--eval-temperature 0",
+    "--rollout-top-p 0.9 --rollout-top-k 5 --debug-rollout-only",
+    "--over-sampling-batch-size 4",
+    "--prompt-data a b --prompt-data-weights 1 0.5",
+    "--eval-config e --eval-interval 5 --eval-top-p 0.9",
     "--rm-type None --custom-rm-path a.b --reward-key score",
     "--rm-type None --custom-rm-path a.b --group-rm --rm-url http://a",
     "--rm-type None",
@@ -183,7 +200,7 @@ def test_flags_that_agree_are_accepted(checkpoint: Path, flags: str) -> None:
 
 
 def test_every_rule_can_refuse_something() -> None:
-    assert len(RULES) == len(set(RULES)) == 17
+    assert len(RULES) == len(set(RULES)) == 20
 
 
 def without_config(folder: Path) -> None:

@@ -6,6 +6,9 @@ from slime.observability import names
 
 DECLARED = [
     "rollout/reward",
+    "rollout/dynamic_filter/drop_zero_std_0.0",
+    "rollout/turns",
+    "eval/gsm8k/pass@4",
     "eval/gsm8k/reward",
     "eval/math/level 5/truncated",
     "train/ppo_kl",
@@ -20,13 +23,13 @@ DECLARED = [
     "perf/tokens_per_second",
 ]
 UNDECLARED = [
-    "rollout/rewards",
     "train/critic-pass_0/value_loss",
     "train/critic-pass_x/value_loss",
     "train/critic-pass_{k}/value_loss",
     "train/critic_lr",
     "time/lunch",
-    "eval//reward",
+    "rollout/",
+    "eval/",
     "train/custom_tis/",
     "reward",
     "",

@@ -70,8 +70,8 @@ def test_a_half_written_last_line_is_dropped_when_the_run_resumes(tmp_path: Path
 
 def test_an_undeclared_metric_is_rejected_and_nothing_is_written(tmp_path: Path) -> None:
     writer = JsonlWriter(tmp_path / "metrics.jsonl")
-    with pytest.raises(ValueError, match="rollout/rewrad"):
-        writer.write(0, {"rollout/reward": 1.0, "rollout/rewrad": 1.0})
+    with pytest.raises(ValueError, match="train/rewrad"):
+        writer.write(0, {"rollout/reward": 1.0, "train/rewrad": 1.0})
     writer.close()
     assert read_metrics(tmp_path / "metrics.jsonl") == []
 

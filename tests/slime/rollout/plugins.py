@@ -22,12 +22,8 @@ async def failing_reward(args: Any, sample: Sample, **kwargs: Any) -> float:
 async def two_turns(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
     """Asks the engine twice, with an observation of two tokens that is not trained on between the turns."""
     sample = await generate(args, sample, {**sampling_params, "max_new_tokens": 3, "ignore_eos": True})
-    assert sample.rollout_log_probs is not None
-    sample.tokens += [7, 8]
-    sample.response_length += 2
-    sample.rollout_log_probs += [0.0, 0.0]
-    sample = await generate(args, sample, {**sampling_params, "max_new_tokens": 2, "ignore_eos": True})
-    sample.loss_mask = [1, 1, 1, 0, 0, 1, 1]
+    sample.append_response_tokens(args, tokens=[7, 8], trainable=False)
+    sample = await generate(args, sample, {**sampling_params, "max_new_tokens": 7, "ignore_eos": True})
     sample.reward = 0.25
     return sample
 

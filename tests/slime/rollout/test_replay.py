@@ -11,7 +11,7 @@ import torch
 
 from slime.arguments.errors import UserError
 from slime.rollout.replay import load_samples, save_samples
-from slime.utils.types import Sample
+from slime.utils.types import PrefixCacheInfo, Sample, SpecInfo
 
 
 def full_sample() -> Sample:
@@ -31,6 +31,21 @@ def full_sample() -> Sample:
         rollout_log_probs=[-0.5, -1e-7],
         remove_sample=True,
         status=Sample.Status.TRUNCATED,
+        multimodal_inputs={"images": []},
+        multimodal_train_inputs={"pixels": "x"},
+        multimodal_train_input_id="a",
+        apply_chat_template_kwargs={"thinking": True},
+        rollout_top_p_token_ids=[1, 2],
+        rollout_top_p_token_offsets=[0, 1, 2],
+        rollout_routed_experts=[[1]],
+        teacher_log_probs=[-1.0, -1.0],
+        generate_function_path="a.b",
+        custom_rm_path="a.c",
+        train_metadata={"loss": "mine"},
+        session_id="s",
+        non_generation_time=0.5,
+        spec_info=SpecInfo(1, 2, 3, 4),
+        prefix_cache_info=PrefixCacheInfo(5, 6),
         metadata={"level": None, "hidden": torch.ones(2)},
     )
 
@@ -64,9 +79,9 @@ def test_the_file_is_slimes(tmp_path: Path) -> None:
 
 
 def test_values_that_are_no_fields_become_attributes_and_are_kept(tmp_path: Path) -> None:
-    save_samples(pattern(tmp_path), 0, [Sample.from_dict({**full_sample().to_dict(), "spec_info": {"accepted": 3}})])
+    save_samples(pattern(tmp_path), 0, [Sample.from_dict({**full_sample().to_dict(), "mine": {"accepted": 3}})])
     (loaded,) = load_samples(pattern(tmp_path), 0)
-    assert (loaded.spec_info, loaded.index) == ({"accepted": 3}, 7)  # type: ignore[attr-defined]
+    assert (loaded.mine, loaded.index) == ({"accepted": 3}, 7)  # type: ignore[attr-defined]
 
 
 class Code:

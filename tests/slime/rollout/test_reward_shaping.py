@@ -2,7 +2,7 @@
 
 import pytest
 
-from slime.rollout.reward_shaping import shaped_rewards
+from slime.rollout.reward_shaping import post_processed_rewards
 from slime.utils.types import Sample
 from tests.slime.rollout.runs import default_args
 
@@ -28,10 +28,10 @@ def test_the_estimator_says_what_rewards_are_compared_with(
     estimator: str, flags: dict[str, bool], expected: list[float]
 ) -> None:
     args = default_args(advantage_estimator=estimator, **flags)
-    assert shaped_rewards(args, SAMPLES) == pytest.approx(expected, rel=2e-6)
+    assert post_processed_rewards(args, SAMPLES)[1] == pytest.approx(expected, rel=2e-6)
 
 
 def test_the_entry_of_the_reward_key_is_compared() -> None:
     samples = [Sample(group_index=0, reward={"acc": acc, "length": 9.0}) for acc in (0.0, 1.0)]
     args = default_args(advantage_estimator="reinforce_plus_plus_baseline", reward_key="acc")
-    assert shaped_rewards(args, samples) == [-0.5, 0.5]
+    assert post_processed_rewards(args, samples)[1] == [-0.5, 0.5]

@@ -8,9 +8,8 @@ import pytest
 from recipes.quickstart.tokenizer import build_tokenizer
 from slime.arguments.errors import UserError
 from slime.rollout.sft_rollout import generate_rollout
-from slime.rollout.to_batch import to_batch
 from slime.utils.types import Sample
-from tests.slime.rollout.runs import default_args
+from tests.slime.rollout.runs import batch_of, default_args
 
 QUESTION = {"role": "user", "content": "1+1"}
 ANSWER = {"role": "assistant", "content": "two"}
@@ -34,7 +33,7 @@ def test_the_last_message_is_the_response_with_the_end_that_the_model_must_learn
 
 
 def test_all_tokens_of_the_response_are_trained_on_and_none_of_the_prompt() -> None:
-    batch = to_batch(default_args(loss_type="sft_loss"), [rollout([QUESTION, ANSWER])])
+    batch = batch_of(default_args(loss_type="sft_loss"), [rollout([QUESTION, ANSWER])])
     assert batch.loss_mask.tolist() == [1, 1, 1, 1]
     assert (batch.prompt_lengths.tolist(), batch.rollout_log_probs) == ([6], None)
 

@@ -74,7 +74,7 @@ def test_sampling_flags_reach_the_engine(server: EmbeddedServer, folder: Path) -
     assert all(sample.response_length <= 3 for sample in done)
     assert any(sample.response_length == 1 and sample.status == Sample.Status.COMPLETED for sample in done)
     vowels = connected(server, folder, "--rollout-stop", *"abcdefghijklmnopqrstuvwxyz")
-    assert not any(char.islower() for sample in samples(vowels) for char in sample.response)
+    assert not any(char.islower() for sample in samples(vowels) for char in sample.response[:-1])
 
 
 def test_the_temperature_reaches_the_engine(server: EmbeddedServer, folder: Path) -> None:
@@ -105,23 +105,31 @@ def test_what_plug_ins_take_from_slimes_state_is_there(server: EmbeddedServer, f
     assert state.tokenizer("one?", add_special_tokens=False)["input_ids"] == state.tokenizer.encode("one?")
     assert state.sampling_params == {
         "temperature": 0.5,
+        "top_p": 1.0,
+        "top_k": -1,
         "max_new_tokens": 8,
         "stop": ["x"],
         "stop_token_ids": [9],
-        "skip_special_tokens": True,
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+        "spaces_between_special_tokens": False,
     }
 
 
 def test_a_generate_function_that_returns_no_sample_is_named(server: EmbeddedServer, folder: Path) -> None:
     own = connected(server, folder, "--custom-generate-function-path", f"{PLUGINS}.forgets_to_return")
-    with pytest.raises(UserError, match=r"--custom-generate-function-path returned None for sample \d, which is no Sample"):
+    line = r"^--custom-generate-.*forgets_to_return must return a Sample or a list of Samples for sample \d, not NoneType"
+    with pytest.raises(UserError, match=line):
         own.generate(0)
 
 
-def test_the_first_error_cancels_the_rest_and_comes_out_as_itself(server: EmbeddedServer, folder: Path) -> None:
+def test_the_first_error_cancels_the_rest_and_names_function_sample_and_place(server: EmbeddedServer, folder: Path) -> None:
     plugins.cancelled.clear()
     own = connected(server, folder, "--custom-generate-function-path", f"{PLUGINS}.fails_at_three_and_hangs_elsewhere")
-    with pytest.raises(ZeroDivisionError, match="sample 3 is bad"):
+    line = (
+        r"fails_at_three_and_hangs_elsewhere raised on sample 3: ZeroDivisionError: sample 3 is bad \(plugins.py, line \d+\)$"
+    )
+    with pytest.raises(UserError, match=line):
         own.generate(0)
     assert sorted(plugins.cancelled) == [0, 1, 2]
 
@@ -134,8 +142,8 @@ def test_a_failing_reward_function_is_named_with_its_sample(server: EmbeddedServ
 
 def test_what_the_engine_refuses_is_raised_at_once_with_its_reason(server: EmbeddedServer, folder: Path) -> None:
     own = connected(server, folder)
-    own.args.rollout_max_response_len = -1
-    with pytest.raises(RuntimeError, match=r"answered 400: .*max_new_tokens must be an integer, at least 0, got -1"):
+    own.args.rollout_temperature = -1
+    with pytest.raises(RuntimeError, match=r"answered 400: .*temperature must be a number, at least 0, got -1"):
         own.generate(0)
 
 
@@ -152,7 +160,7 @@ def test_no_more_requests_are_in_flight_than_allowed(
         flying -= 1
         return sample
 
-    monkeypatch.setattr("slime.rollout.sglang_rollout.generate", counted)
+    monkeypatch.setattr("slime.rollout.generate.generate", counted)
     samples(connected(server, folder, "--rollout-batch-size", "6", "--sglang-server-concurrency", "5"))
     assert most == 5
 
@@ -186,3 +194,33 @@ def test_evaluation_at_temperature_zero_is_greedy_and_takes_no_prompt_from_train
     assert own.data_source.sample_index == 0
     _, sampled = evaluated(server, folder, "--n-samples-per-eval-prompt", "2")
     assert sampled["all"]["samples"][0].tokens != sampled["all"]["samples"][1].tokens
+
+
+def test_evaluation_has_sampling_flags_of_its_own(server: EmbeddedServer, folder: Path) -> None:
+    _, data = evaluated(server, folder, "--eval-top-k", "1", "--n-samples-per-eval-prompt", "2")
+    first, second, *_ = data["all"]["samples"]
+    assert first.tokens == second.tokens
+    _, data = evaluated(server, folder, "--eval-top-p", "0.000001", "--n-samples-per-eval-prompt", "2")
+    assert data["all"]["samples"][0].tokens == first.tokens
+    _, data = evaluated(server, folder, "--eval-min-new-tokens", "8")
+    assert {sample.response_length for sample in data["all"]["samples"]} == {8}
+
+
+def test_prompt_and_response_keep_to_the_context_that_is_asked_for(server: EmbeddedServer, folder: Path) -> None:
+    flags = ["--rollout-max-context-len", "7", "--eval-max-context-len", "9", "--eval-min-new-tokens", "1"]
+    own, data = evaluated(server, folder, *flags)
+    assert max(len(sample.tokens) for sample in samples(own)) == 7
+    assert max(len(sample.tokens) for sample in data["all"]["samples"]) == 9
+    (folder / "long.jsonl").write_text('{"question": "1234567", "answer": ""}\n')
+    with pytest.raises(UserError, match="the prompt has 7 tokens, 6 are allowed"):
+        manager(folder / "model", folder / "long.jsonl", *flags)
+    with pytest.raises(UserError, match="--rollout-max-context-len 500 is more than the model's context"):
+        connected(server, folder, "--rollout-max-context-len", "500")
+
+
+def test_special_tokens_stand_in_the_response_unless_they_are_skipped(server: EmbeddedServer, folder: Path) -> None:
+    stop = ["--rollout-stop-token-ids", "4", "--rollout-max-response-len", "100", "--rollout-batch-size", "6"]
+    for skip, shown in (([], True), (["--rollout-skip-special-tokens"], False)):
+        done = [sample for sample in samples(connected(server, folder, *stop, *skip)) if sample.tokens[-1] == 4]
+        assert done
+        assert all(sample.response.endswith("<|end|>") is shown for sample in done)

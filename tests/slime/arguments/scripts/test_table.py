@@ -74,8 +74,8 @@ def test_values_end_at_the_next_flag(checkpoint: Path) -> None:
 
 
 def test_harmless_values_are_set_aside_however_they_are_spelled(checkpoint: Path) -> None:
-    flags = "--finetune --no-load-optim --hidden-dropout 0.0 --attention-backend auto --tensor_model_parallel_size=2"
-    assert len(parse(checkpoint, *flags.split()).script.set_aside) == 5
+    flags = "--finetune --hidden-dropout 0.0 --attention-backend auto --tensor_model_parallel_size=2"
+    assert len(parse(checkpoint, *flags.split()).script.set_aside) == 4
 
 
 def test_script_flags_may_stand_in_the_yaml_file(checkpoint: Path, tmp_path: Path) -> None:

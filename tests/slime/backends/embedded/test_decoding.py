@@ -4,11 +4,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from slime.backends.embedded.decoding import BatchDecoder, Generation
+from slime.backends.embedded.decoding import BatchDecoder, Generation, _mix, uniform_at
 from slime.backends.embedded.sampling import SamplingParams
 from tests.tiny import save_tiny_model
 
@@ -82,3 +83,38 @@ def test_requests_without_a_seed_draw_theirs_from_the_engines(model: RecordingMo
     assert tokens(1) == tokens(1) != tokens(2)
     assert len({tuple(row) for row in tokens(1)}) == 4
     assert tokens(1, sampling_seed=5) == tokens(2, sampling_seed=5)
+
+
+def test_draws_are_the_published_generators_and_depend_on_seed_and_position_alone() -> None:
+    # splitmix64 from seed 1234567, first numbers as published with it (Vigna, Java's SplittableRandom).
+    state, expected = 1234567, [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    step = 0x9E3779B97F4A7C15
+    states = np.array([(state + i * step) % 2**64 for i in range(1, 4)], dtype=np.uint64)
+    assert _mix(states).tolist() == expected
+    seeds, positions = np.array([3, 4, 3], dtype=np.uint64), np.array([7, 7, 8], dtype=np.uint64)
+    together = uniform_at(seeds, positions)
+    assert together.tolist() == [uniform_at(seeds[i : i + 1], positions[i : i + 1])[0] for i in range(3)]
+    assert len(set(together.tolist())) == 3
+
+
+def test_draws_are_uniform_along_positions_and_along_seeds() -> None:
+    numbers = np.arange(20000, dtype=np.uint64)
+    for draws in (uniform_at(numbers * 0 + 5, numbers), uniform_at(numbers, numbers * 0 + 5), uniform_at(numbers, numbers)):
+        assert draws.min() >= 0
+        assert draws.max() < 1
+        counts = np.histogram(draws, bins=50, range=(0, 1))[0]
+        # 49 degrees of freedom: the statistic exceeds 94 once in ten thousand.
+        assert ((counts - 400) ** 2 / 400).sum() < 94
+        assert abs(np.corrcoef(draws[1:], draws[:-1])[0, 1]) < 0.03
+
+
+def test_a_response_goes_on_as_it_would_have_if_its_beginning_is_handed_back(model: RecordingModel) -> None:
+    def generated(prompt: list[int], tokens: int) -> list[int]:
+        batch = BatchDecoder(model, [Generation("a", prompt, SamplingParams(sampling_seed=9))], random.Random(0))
+        for _ in range(tokens):
+            batch.step("0")
+        return batch.batch[0].tokens
+
+    whole = generated([3, 4, 5], 12)
+    begun = generated([3, 4, 5], 5)
+    assert begun + generated([3, 4, 5, *begun], 7) == whole
