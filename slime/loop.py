@@ -37,15 +37,15 @@ def train(
     the update, the actor)."""
     weights = WeightSync(cluster.actor, cluster.engines, config.actor.hf_checkpoint, log.run_dir / "weight_transfer")
     cluster.resources.callback(weights.close)
-    generation = Generation(rollouts, cluster, weights, log)
-    saver = Saver(config, rollouts, cluster, weights)
+    generation = Generation(config, rollouts, cluster, weights, log)
+    cluster.resources.callback(generation.close)
+    saver = Saver(config, generation, cluster, weights)
     first = 0 if unit is None else saver.resume(unit)
     unfinished: Unfinished | None = None
     try:
         for rollout_id in range(first, config.run.num_rollout):
             metrics = evaluate(config, generation, log, rollout_id)
-            with log.phase("generate"):
-                batch, rollout_metrics = generation.rollout(rollout_id)
+            batch, rollout_metrics = generation.rollout(rollout_id)
             batch = with_old_log_probs(batch, cluster, config, log, rollout_id)
             previous, unfinished = unfinished, None
             finish(previous, log)
@@ -56,6 +56,7 @@ def train(
                 batch = with_actor_columns(batch, critic_update, cluster, config, log)
                 metrics |= update_actor(batch, cluster, log, rollout_id)
                 if cluster.engines is not None:
+                    generation.settle()
                     with log.phase("update_weights"):
                         weights.update()
             metrics |= rollout_metrics
@@ -133,8 +134,7 @@ def evaluate(config: RunConfig, generation: Generation, log: RunLog, rollout_id:
     skipped = rollout_id == 0 and config.eval.skip_eval_before_train
     if config.eval.eval_interval is None or skipped or not (last or is_due(config.eval.eval_interval, rollout_id)):
         return {}
-    with log.phase("evaluate"):
-        return generation.evaluation(rollout_id)
+    return generation.evaluation(rollout_id)
 
 
 def is_due(interval: int | None, rollouts_trained: int) -> bool:

@@ -8,15 +8,15 @@ from slime.backends.cluster import Cluster
 from slime.backends.fsdp_utils.group import Pending
 from slime.backends.fsdp_utils.weight_sync import WeightSync
 from slime.checkpoint import DriverState, Unit, begin, commit
+from slime.generation import Generation
 from slime.model_card import write_card
-from slime.rollout.manager import RolloutManager
 
 
 class Saver:
     """One unit is in work at a time."""
 
-    def __init__(self, config: RunConfig, rollouts: RolloutManager, cluster: Cluster, weights: WeightSync) -> None:
-        self.config, self.rollouts, self.cluster, self.weights = config, rollouts, cluster, weights
+    def __init__(self, config: RunConfig, generation: Generation, cluster: Cluster, weights: WeightSync) -> None:
+        self.config, self.generation, self.cluster, self.weights = config, generation, cluster, weights
         self._metrics: Mapping[str, float] = {}
         self._in_work: tuple[Unit, list[Pending[None]]] | None = None
 
@@ -24,7 +24,7 @@ class Saver:
         """Put a unit's state into every part; returns the rollout to go on with."""
         for role, group in self.cluster.roles().items():
             group.load(unit.of_role(role), unit.state.rollout_id)
-        self.rollouts.load_state_dict(unit.state.data)
+        self.generation.load_state_dict(unit.state.data)
         self.weights.resume(unit.state.weight_version)
         return unit.state.rollouts_done
 
@@ -34,7 +34,7 @@ class Saver:
         self.commit()
         self._metrics = metrics
         roles = self.cluster.roles()
-        state = DriverState(rollout_id, self.weights.version, {role: role for role in roles}, self.rollouts.state_dict())
+        state = DriverState(rollout_id, self.weights.version, {role: role for role in roles}, self.generation.state_dict())
         unit = begin(self.config.run, state)
         self._in_work = unit, [group.start_save(unit.of_role(role), rollout_id) for role, group in roles.items()]
 

@@ -185,6 +185,10 @@ class RolloutArgs:
     custom_rollout_log_function_path: str | None = None
     """Function that logs a rollout: (rollout_id, args, samples, extra_metrics, seconds) -> bool, true to leave out the
     rollout's usual metrics."""
+    max_staleness: int = 0
+    """How many weight versions a token may be behind when it is trained on. 0: a rollout is made with the newest weights, then
+    trained on. 1: the next rollout is made while one is trained on, as slime's train_async does. More: generation never stops,
+    weights change under it, and a rollout is the prompts that finished first; what gets older is dropped and begun anew."""
     save_debug_rollout_data: str | None = None
     """Write the samples of each rollout to this file, in which {rollout_id} stands for its number."""
     load_debug_rollout_data: str | None = None

@@ -47,6 +47,7 @@ _GENERATION = (
     "over_sampling_batch_size",
     "dynamic_sampling_filter_path",
     "partial_rollout",
+    "max_staleness",
     "mask_offpolicy_in_partial_rollout",
     "buffer_filter_path",
     "rollout_sample_filter_path",
@@ -112,6 +113,11 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
         (not config.actor.use_dynamic_batch_size, ("max_tokens_per_gpu",), "it is for --use-dynamic-batch-size"),
         (True, ("num_epoch",), "--num-rollout says how many rollouts"),
         (not ppo.generates, _GENERATION[1:], "--loss-type sft_loss generates nothing"),
+        (
+            config.rollout.max_staleness > 1,
+            ("over_sampling_batch_size", "partial_rollout"),
+            "prompts go on anyway",
+        ),
         (not config.rollout.partial_rollout, ("mask_offpolicy_in_partial_rollout",), "it is for --partial-rollout"),
         (config.rollout.load_debug_rollout_data is not None, _REWARDS, "samples and rewards come from disk"),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fsdp_backend.config import RoleConfig
 from slime.arguments.errors import UserError
+from slime.arguments.groups import DataArgs
 from slime.arguments.reward_types import IFBENCH_MISSING, NEED_LABEL, OF_SEVERAL_ENTRIES
 from slime.arguments.run_config import RunConfig
 from slime.arguments.scripts.checkpoints import require_own_state
@@ -166,6 +167,18 @@ def _exports_do_not_meet(config: RunConfig) -> None:
         raise UserError(f"--save-hf and --critic-save-hf are both {config.run.save_hf}: one would replace the other")
 
 
+def _staleness(config: RunConfig) -> None:
+    staleness, rollout = config.rollout.max_staleness, config.rollout
+    if staleness < 0:
+        raise UserError(f"--max-staleness must be at least 0, got {staleness}")
+    if staleness > 0 and (config.cluster.colocate or config.cluster.offload_train):
+        raise UserError(f"--max-staleness {staleness} generates while training: not with --colocate or --offload-train")
+    if staleness > 1 and rollout.rollout_function_path is not None:
+        raise UserError(f"--max-staleness {staleness} generates by itself: above 1 there can be no --rollout-function-path")
+    if staleness > 1 and config.data.data_source_path != DataArgs.data_source_path:
+        raise UserError(f"--max-staleness {staleness} puts prompts back: above 1 there can be no --data-source-path")
+
+
 def _restarts_and_halves_need_units(config: RunConfig) -> None:
     if config.run.restarts < 0:
         raise UserError(f"--restarts must be at least 0, got {config.run.restarts}")
@@ -281,6 +294,7 @@ RULES: tuple[Callable[[RunConfig], None], ...] = (
     _data_weights,
     _rollouts_have_a_source,
     _exports_do_not_meet,
+    _staleness,
     _restarts_and_halves_need_units,
     _critic_only_rollouts,
     _groups_have_a_baseline,

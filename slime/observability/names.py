@@ -6,6 +6,7 @@ from functools import cache
 
 PHASES = (
     "generate",
+    "generate_wait",
     "values",
     "log_probs",
     "critic_wait",
@@ -56,6 +57,17 @@ _ROLLOUT = (
     Metric("rollout/prompt_length", "tokens", "mean length of a prompt"),
     Metric("rollout/num_samples", "samples", "samples in the rollout"),
     Metric("rollout/dynamic_filter/drop_{name}", "groups", "groups that the dynamic sampling filter dropped, by its reason"),
+    Metric(
+        "rollout/staleness",
+        "weight versions",
+        "how far a sample's oldest token is behind the weights, mean",
+    ),
+    Metric("rollout/staleness_max", "weight versions", "the same of the oldest"),
+    Metric(
+        "rollout/stale_groups",
+        "groups",
+        "groups begun anew because they had become older than --max-staleness",
+    ),
     Metric("rollout/put_back_groups", "groups", "groups begun and not used, which come again in a later rollout"),
     Metric("rollout/put_back_tokens", "tokens", "response tokens that those have already"),
     Metric("rollout/{name}", "as reported", "what a rollout function of one's own reports"),
@@ -123,8 +135,10 @@ _SPEED = (
     Metric(
         "time/{phase}",
         "seconds",
-        "wall time of a phase; `rollout` is the whole, `critic_wait` what the driver waited for the critic",
+        "wall time of a phase; `rollout` is the whole, `critic_wait` and `generate_wait` what the driver waited "
+        "for the critic and for a rollout made meanwhile",
     ),
+    Metric("time/engine_idle", "seconds", "in which the rollout engines had nothing to do"),
     Metric("perf/tokens_per_second", "tokens/s", "tokens generated or trained on for each second of the rollout"),
 )
 

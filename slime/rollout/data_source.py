@@ -141,12 +141,12 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands and what the buffer holds. Raises UserError, naming sample and field, for what JSON can't hold."""
-        return {**super().state_dict(), "buffer": [_as_plain(group) for group in self.buffer]}
+        return {**super().state_dict(), "buffer": [as_plain(group) for group in self.buffer]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there. Raises ValueError for other data."""
         super().load_state_dict(state)
-        self.buffer = [_from_plain(group) for group in state["buffer"]]
+        self.buffer = [from_plain(group) for group in state["buffer"]]
 
 
 def pop_first(args: Any, rollout_id: int | None, buffer: list[list[Sample]], num_samples: int) -> list[list[Sample]]:
@@ -156,18 +156,19 @@ def pop_first(args: Any, rollout_id: int | None, buffer: list[list[Sample]], num
     return groups
 
 
-def _as_plain(samples: Any) -> Any:
-    """A sample as its fields, a list of them as a list."""
+def as_plain(samples: Any) -> Any:
+    """A sample as its fields, a list of them as a list. Raises UserError, naming sample and field, for what JSON can't hold."""
     if isinstance(samples, list):
-        return [_as_plain(each) for each in samples]
+        return [as_plain(each) for each in samples]
     fields = samples.to_dict()
     for name, value in fields.items():
         _require_json(value, f"sample {samples.index} in the buffer: {name}")
     return fields
 
 
-def _from_plain(saved: Any) -> Any:
-    return [_from_plain(each) for each in saved] if isinstance(saved, list) else Sample.from_dict(saved)
+def from_plain(saved: Any) -> Any:
+    """What as_plain was given."""
+    return [from_plain(each) for each in saved] if isinstance(saved, list) else Sample.from_dict(saved)
 
 
 def _require_json(value: Any, where: str) -> None:

@@ -32,11 +32,11 @@ async def generate_rollout_async(
         unfinished = await abort(args, rollout_id)
     finally:
         await _cancel(state)
-    kept, finished = _by_number(sampling.kept), _by_number(sampling.finished)
-    _process(plug_in(args, "rollout_sample_filter_path"), args, kept)
-    _process(plug_in(args, "rollout_all_samples_process_path"), args, finished, data_source)
+    kept, finished = by_number(sampling.kept), by_number(sampling.finished)
+    process(plug_in(args, "rollout_sample_filter_path"), args, kept)
+    process(plug_in(args, "rollout_all_samples_process_path"), args, finished, data_source)
     put_back = sampling.to_put_back(unfinished)
-    metrics = {f"rollout/dynamic_filter/drop_{reason}": float(count) for reason, count in sampling.dropped.items()}
+    metrics = sampling.take_dropped()
     if put_back:
         metrics["rollout/put_back_groups"] = float(len(put_back))
         metrics["rollout/put_back_tokens"] = float(sum(each.response_length for each in flattened(put_back)))
@@ -53,7 +53,7 @@ class DynamicSampling:
         self.kept: list[list[Any]] = []
         self.finished: list[list[Any]] = []
         self.dropped: Counter[str] = Counter()
-        self._handed_out: dict[int, list[Sample]] = {}
+        self.handed_out: dict[int, list[Sample]] = {}
         """By group number, as they came, those neither kept nor dropped."""
 
     async def fill(self, state: GenerateState) -> None:
@@ -61,20 +61,21 @@ class DynamicSampling:
         target = self.args.rollout_batch_size
         while len(self.kept) < target:
             while state.remaining_batch_size < target:
-                state.submit_generate_tasks(self._next_prompts())
+                state.submit_generate_tasks(self.next_prompts(self.size))
             done, state.pendings = await asyncio.wait(state.pendings, return_when=asyncio.FIRST_COMPLETED)
-            for group in _by_number(_results(done)):
+            for group in by_number(_results(done)):
                 self._take(group, state, target)
 
-    def _next_prompts(self) -> list[list[Sample]]:
+    def next_prompts(self, count: int) -> list[list[Sample]]:
+        """Groups to generate; kept track of in `handed_out`."""
         who = f"get_samples of --data-source-path {self.args.data_source_path}"
-        groups = groups_from(who, self.data_source.get_samples(self.size))
+        groups = groups_from(who, self.data_source.get_samples(count))
         if not groups:
             raise UserError(f"{who} gave no groups: the rollout has {len(self.kept)} of {self.args.rollout_batch_size}")
         for group in groups:
-            if flattened(group)[0].index is None or _number(group) in self._handed_out:
+            if flattened(group)[0].index is None or number_of(group) in self.handed_out:
                 raise UserError(f"{who} gave {describe(group)} without an index, or twice")
-            self._handed_out[_number(group)] = copy.deepcopy(group)
+            self.handed_out[number_of(group)] = copy.deepcopy(group)
         return groups
 
     def _take(self, group: list[Any], state: GenerateState, target: int) -> None:
@@ -82,15 +83,27 @@ class DynamicSampling:
             # Its turn comes later: it is finished, and goes back with the others.
             state.pendings.add(asyncio.create_task(_done(group)))
             return
-        if self._handed_out.pop(_number(group), None) is None:
+        if self.handed_out.pop(number_of(group), None) is None:
             raise UserError(f"a generate function or hook has changed the index of {describe(group)}")
         self.finished.append(group)
-        answer = self._judge(group)
-        if answer.keep or (answer.keep_when_insufficient and state.remaining_batch_size <= target):
+        if self.keeps(group, insufficient=state.remaining_batch_size <= target):
             self.kept.append(group)
         else:
-            self.dropped[answer.reason or "no_reason"] += 1
             state.remaining_batch_size -= 1
+
+    def keeps(self, group: list[Any], insufficient: bool = False) -> bool:
+        """Whether the filter keeps a finished group; `insufficient`: those left, with this one, are no more than are needed."""
+        answer = self._judge(group)
+        if not (answer.keep or (answer.keep_when_insufficient and insufficient)):
+            self.dropped[answer.reason or "no_reason"] += 1
+            return False
+        return True
+
+    def take_dropped(self) -> dict[str, float]:
+        """What the filter has dropped since this was last asked, as metrics."""
+        metrics = {f"rollout/dynamic_filter/drop_{reason}": float(count) for reason, count in self.dropped.items()}
+        self.dropped.clear()
+        return metrics
 
     def _judge(self, group: list[Any]) -> DynamicFilterOutput:
         if self.filter is None:
@@ -105,8 +118,8 @@ class DynamicSampling:
     def to_put_back(self, unfinished: list[list[Any]]) -> list[list[Sample]]:
         """Every group that is still out: as it stands if it is among `unfinished`, else as it came. A group of which a generate
         function had made several samples of one can't be continued, so it starts over."""
-        as_it_stands = {_number(group): group for group in unfinished if all(isinstance(each, Sample) for each in group)}
-        return _by_number([as_it_stands.get(number, group) for number, group in self._handed_out.items()])
+        as_it_stands = {number_of(group): group for group in unfinished if all(isinstance(each, Sample) for each in group)}
+        return by_number([as_it_stands.get(number, group) for number, group in self.handed_out.items()])
 
 
 async def abort(args: Any, rollout_id: int) -> list[list[Any]]:
@@ -156,15 +169,17 @@ async def _done(group: list[Any]) -> list[Any]:
     return group
 
 
-def _process(process: PlugIn | None, args: Any, groups: list[list[Any]], *more: Any) -> None:
-    if process is not None:
-        process(args, groups, *more, about=describe(groups))
+def process(hook: PlugIn | None, args: Any, groups: list[list[Any]], *more: Any) -> None:
+    """Let a hook of the rollout's end, if there is one, see the groups."""
+    if hook is not None:
+        hook(args, groups, *more, about=describe(groups))
 
 
-def _number(group: list[Any]) -> int:
+def number_of(group: list[Any]) -> int:
     """A group's place in the run: the index of its first sample."""
     return flattened(group)[0].index or 0
 
 
-def _by_number(groups: list[list[Any]]) -> list[list[Any]]:
-    return sorted(groups, key=_number)
+def by_number(groups: list[list[Any]]) -> list[list[Any]]:
+    """In the order in which the data source handed them out."""
+    return sorted(groups, key=number_of)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,43 @@ from fsdp_backend.batch.columns import RolloutBatch
 from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
 from slime.rollout.base_types import RolloutFnEvalOutput, RolloutFnTrainOutput
-from slime.rollout.data_source import RolloutDataSource
+from slime.rollout.data_source import RolloutDataSource, as_plain, from_plain
 from slime.rollout.evaluation import eval_dataset_configs, eval_sample, read_eval_prompts
 from slime.rollout.inputs import build_data_source, load_tokenizer, prompt_limit, require_same_tokenizer, require_usable
 from slime.rollout.pass_rate import pass_rates
 from slime.rollout.plug_in import FUNCTIONS, PlugIn, describe, flattened, groups_from, load_plug_in, plug_in
 from slime.rollout.replay import load_samples, require_samples, save_samples
 from slime.rollout.reward_shaping import post_processed_rewards
+from slime.rollout.stream import Stream
 from slime.rollout.to_batch import require_trainable, rollout_metrics, to_batch
 from slime.rollout.train_data import batch_from_train_data
 from slime.utils.types import Sample
 
 _DEFAULT, _SUPERVISED = "slime.rollout.sglang_rollout", "slime.rollout.sft_rollout"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A rollout before it is a batch."""
+
+    samples: list[Sample]
+    metrics: dict[str, Any]
+    """The rollout function's own."""
+    seconds: float
+    """What it took."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """As JSON values. Raises UserError, naming sample and field, for what JSON can't hold."""
+        return {"samples": as_plain(self.samples), "metrics": self.metrics, "seconds": self.seconds}
+
+    @classmethod
+    def from_plain(cls, saved: dict[str, Any]) -> "Made":
+        """What as_plain gave."""
+        return cls(from_plain(saved["samples"]), saved["metrics"], saved["seconds"])
+
+    def versions_behind(self, version: int) -> list[int]:
+        """Of each sample whose weights are known, how many versions its oldest token is behind."""
+        return [version - min(map(int, sample.weight_versions)) for sample in self.samples if sample.weight_versions]
 
 
 class RolloutManager:
@@ -50,6 +76,9 @@ class RolloutManager:
         if path == f"{_DEFAULT}.generate_rollout" and self.args.custom_generate_function_path is None:
             self._require_usable()
         self._generated = -1
+        self.stream: Stream | None = None
+        if self.args.max_staleness > 1 and replayed is None and config.ppo.generates:
+            self.stream = Stream(self.args, self.data_source)
 
     def _require_plug_ins(self) -> None:
         """Every plug-in can be imported."""
@@ -79,6 +108,8 @@ class RolloutManager:
         """Where the data source stands; empty where rollouts are read from disk. One with a `save` of its own saves itself."""
         if self.data_source is None:
             return {}
+        if self.stream is not None:
+            return self.stream.state_dict()
         if not self._saves_itself:
             return self.data_source.state_dict()  # type: ignore[no-any-return]
         self._of_data_source("save")(self._generated)
@@ -116,25 +147,36 @@ class RolloutManager:
         self.args.sglang_router_ip, self.args.sglang_router_port = host, port
         self.args.rollout_engine_urls = list(engine_urls)
 
-    def generate(self, rollout_id: int) -> tuple[RolloutBatch, dict[str, float]]:
-        """The batch of one rollout, and its metrics."""
+    def make(self, rollout_id: int) -> Made:
+        """The samples of one rollout."""
         started = time.perf_counter()
         samples, extra = self._samples(rollout_id)
-        seconds = time.perf_counter() - started
-        batch, rewards = self._batch(samples)
         self._generated = rollout_id
+        return Made(samples, extra, time.perf_counter() - started)
+
+    def batch(self, rollout_id: int, made: Made) -> tuple[RolloutBatch, dict[str, float]]:
+        """What is trained on of them, and the rollout's metrics."""
+        batch, rewards = self._batch(made.samples)
         logger = plug_in(self.args, "custom_rollout_log_function_path")
-        if logger is not None and _logged(logger, rollout_id, self.args, samples, extra, seconds):
+        if logger is not None and _logged(logger, rollout_id, self.args, made.samples, made.metrics, made.seconds):
             return batch, {}
         supervised = self.args.loss_type == "sft_loss"
-        own = _prefixed(self.rollout_function, "rollout/", extra)
+        own = _prefixed(self.rollout_function, "rollout/", made.metrics)
         return batch, own | rollout_metrics(batch, [] if supervised else rewards)
+
+    def generate(self, rollout_id: int) -> tuple[RolloutBatch, dict[str, float]]:
+        """Both."""
+        return self.batch(rollout_id, self.make(rollout_id))
 
     def _samples(self, rollout_id: int) -> tuple[list[Sample], dict[str, Any]]:
         """Read from disk, or generated, with the rollout function's metrics; and written to disk where that is asked for."""
         if self.args.load_debug_rollout_data is not None:
             return load_samples(self.args.load_debug_rollout_data, rollout_id), {}
-        output = self.rollout_function(self.args, rollout_id, self.data_source, evaluation=False, about=f"rollout {rollout_id}")
+        if self.stream is not None:
+            output: Any = self.stream.take(rollout_id)
+        else:
+            about = f"rollout {rollout_id}"
+            output = self.rollout_function(self.args, rollout_id, self.data_source, evaluation=False, about=about)
         groups, metrics = (output.samples, output.metrics) if isinstance(output, RolloutFnTrainOutput) else (output, None)
         samples = flattened(groups_from(self.rollout_function, groups))
         if self.args.save_debug_rollout_data is not None:

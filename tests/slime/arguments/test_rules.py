@@ -60,6 +60,17 @@ REFUSED = [
     ("--ref-load nowhere --use-kl-loss", "--ref-load nowhere is no folder"),
     ("--critic-hf-checkpoint nowhere", "--critic-hf-checkpoint nowhere is no folder"),
     ("--critic-load nowhere", "--critic-load nowhere is no folder"),
+    ("--max-staleness -1", "--max-staleness must be at least 0, got -1"),
+    ("--max-staleness 1 --colocate", "--max-staleness 1 generates while training: not with --colocate"),
+    ("--max-staleness 1 --offload-train", "--max-staleness 1 generates while training: not with --colocate or --offload-train"),
+    (
+        "--max-staleness 2 --rollout-function-path a.b",
+        "--max-staleness 2 generates by itself: above 1",
+    ),
+    (
+        "--max-staleness 2 --data-source-path a.b",
+        "--max-staleness 2 puts prompts back: above 1",
+    ),
     ("--restarts -1 --save a", "--restarts must be at least 0, got -1"),
     ("--restarts 2", "--restarts 2 needs --save"),
     ("--critic-save a", "--critic-save a needs --save"),
@@ -200,7 +211,7 @@ def test_flags_that_agree_are_accepted(checkpoint: Path, flags: str) -> None:
 
 
 def test_every_rule_can_refuse_something() -> None:
-    assert len(RULES) == len(set(RULES)) == 20
+    assert len(RULES) == len(set(RULES)) == 21
 
 
 def without_config(folder: Path) -> None:

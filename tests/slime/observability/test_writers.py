@@ -127,8 +127,8 @@ def test_wandb_gets_each_rollout_as_a_step_and_is_finished(monkeypatch: pytest.M
     wandb = install_wandb(monkeypatch)
     writer = WandbWriter({"lr": 1e-6}, project="p", mode="offline")
     writer.write(3, {"rollout/reward": np.float32(0.5), "train/ppo_kl": 0})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="rollout/rewrad"):
-        writer.write(4, {"rollout/rewrad": 1.0})
+    with pytest.raises(ValueError, match="train/rewrad"):
+        writer.write(4, {"train/rewrad": 1.0})
     writer.close()
     assert wandb.runs == [{"config": {"lr": 1e-6}, "project": "p", "mode": "offline"}]
     assert wandb.logged == [(3, {"rollout/reward": 0.5, "train/ppo_kl": 0.0})]
