@@ -12,7 +12,7 @@ from typing import Any
 from slime.arguments.errors import UserError
 from slime.rollout.base_types import RolloutFnTrainOutput
 from slime.rollout.filter_hub.base_types import DynamicFilterOutput
-from slime.rollout.generate import GenerateState
+from slime.rollout.generate import GenerateState, generate_and_rm_group
 from slime.rollout.plug_in import PlugIn, describe, flattened, groups_from, plug_in
 from slime.utils.http_utils import post
 from slime.utils.types import Sample
@@ -29,18 +29,22 @@ async def generate_rollout_async(
     sampling = DynamicSampling(args, data_source)
     try:
         await sampling.fill(state)
-        unfinished = await abort(args, rollout_id)
+        await abort(args, rollout_id)
     finally:
         await _cancel(state)
-    kept, finished = _by_number(sampling.kept), _by_number(sampling.finished)
+    kept, finished = _in_order(sampling.kept), _in_order(sampling.finished)
     _process(plug_in(args, "rollout_sample_filter_path"), args, kept)
     _process(plug_in(args, "rollout_all_samples_process_path"), args, finished, data_source)
-    put_back = sampling.to_put_back(unfinished)
+    put_back = sampling.to_put_back()
     metrics = {f"rollout/dynamic_filter/drop_{reason}": float(count) for reason, count in sampling.dropped.items()}
     if put_back:
         metrics["rollout/put_back_groups"] = float(len(put_back))
         metrics["rollout/put_back_tokens"] = float(sum(each.response_length for each in flattened(put_back)))
     return RolloutFnTrainOutput(kept, metrics), put_back
+
+
+Work = asyncio.Task[list[Any]]
+"""A group being generated."""
 
 
 class DynamicSampling:
@@ -50,44 +54,47 @@ class DynamicSampling:
         self.args, self.data_source = args, data_source
         self.filter = plug_in(args, "dynamic_sampling_filter_path")
         self.size = args.over_sampling_batch_size or args.rollout_batch_size
-        self.kept: list[list[Any]] = []
-        self.finished: list[list[Any]] = []
+        self.kept: list[tuple[int, list[Any]]] = []
+        """Groups, each with its number: the index of its first sample as it was handed out."""
+        self.finished: list[tuple[int, list[Any]]] = []
         self.dropped: Counter[str] = Counter()
-        self._handed_out: dict[int, list[Sample]] = {}
-        """By group number, as they came, those neither kept nor dropped."""
+        self._handed_out: dict[Work, list[Sample]] = {}
+        """As they came, those neither kept nor dropped."""
 
     async def fill(self, state: GenerateState) -> None:
         """Generate until `rollout_batch_size` groups are kept."""
         target = self.args.rollout_batch_size
         while len(self.kept) < target:
             while state.remaining_batch_size < target:
-                state.submit_generate_tasks(self._next_prompts())
+                self._begin(state)
             done, state.pendings = await asyncio.wait(state.pendings, return_when=asyncio.FIRST_COMPLETED)
-            for group in _by_number(_results(done)):
-                self._take(group, state, target)
+            _raise_first_error(done)
+            for work in sorted(done, key=self._number):
+                if len(self.kept) < target:
+                    self._take(work, state)
 
-    def _next_prompts(self) -> list[list[Sample]]:
+    def _begin(self, state: GenerateState) -> None:
         who = f"get_samples of --data-source-path {self.args.data_source_path}"
         groups = groups_from(who, self.data_source.get_samples(self.size))
         if not groups:
             raise UserError(f"{who} gave no groups: the rollout has {len(self.kept)} of {self.args.rollout_batch_size}")
         for group in groups:
-            if flattened(group)[0].index is None or _number(group) in self._handed_out:
-                raise UserError(f"{who} gave {describe(group)} without an index, or twice")
-            self._handed_out[_number(group)] = copy.deepcopy(group)
-        return groups
+            as_it_came = copy.deepcopy(group)
+            work = asyncio.create_task(generate_and_rm_group(self.args, group, state.sampling_params))
+            state.pendings.add(work)
+            self._handed_out[work] = as_it_came
+        state.remaining_batch_size += len(groups)
 
-    def _take(self, group: list[Any], state: GenerateState, target: int) -> None:
-        if len(self.kept) == target:
-            # Its turn comes later: it is finished, and goes back with the others.
-            state.pendings.add(asyncio.create_task(_done(group)))
-            return
-        if self._handed_out.pop(_number(group), None) is None:
-            raise UserError(f"a generate function or hook has changed the index of {describe(group)}")
-        self.finished.append(group)
+    def _number(self, work: Work) -> int:
+        return flattened(self._handed_out[work])[0].index or 0
+
+    def _take(self, work: Work, state: GenerateState) -> None:
+        number, group = self._number(work), work.result()
+        del self._handed_out[work]
+        self.finished.append((number, group))
         answer = self._judge(group)
-        if answer.keep or (answer.keep_when_insufficient and state.remaining_batch_size <= target):
-            self.kept.append(group)
+        if answer.keep or (answer.keep_when_insufficient and state.remaining_batch_size <= self.args.rollout_batch_size):
+            self.kept.append((number, group))
         else:
             self.dropped[answer.reason or "no_reason"] += 1
             state.remaining_batch_size -= 1
@@ -102,11 +109,15 @@ class DynamicSampling:
             raise self.filter.wrong(answer, "a DynamicFilterOutput or a bool", describe(group))
         return answer
 
-    def to_put_back(self, unfinished: list[list[Any]]) -> list[list[Sample]]:
-        """Every group that is still out: as it stands if it is among `unfinished`, else as it came. A group of which a generate
+    def to_put_back(self) -> list[list[Sample]]:
+        """Every group that is still out: with --partial-rollout as it stands, else as it came. A group of which a generate
         function had made several samples of one can't be continued, so it starts over."""
-        as_it_stands = {_number(group): group for group in unfinished if all(isinstance(each, Sample) for each in group)}
-        return _by_number([as_it_stands.get(number, group) for number, group in self._handed_out.items()])
+        groups = []
+        for work, as_it_came in self._handed_out.items():
+            stands = work.result() if self.args.partial_rollout else as_it_came
+            plain = all(isinstance(each, Sample) for each in stands)
+            groups.append((self._number(work), stands if plain else as_it_came))
+        return _in_order(groups)
 
 
 async def abort(args: Any, rollout_id: int) -> list[list[Any]]:
@@ -124,7 +135,8 @@ async def abort(args: Any, rollout_id: int) -> list[list[Any]]:
     while state.pendings:
         await _abort_engines(args)
         done, state.pendings = await asyncio.wait(state.pendings, timeout=_ABORT_AGAIN_SECONDS)
-        groups += _results(done)
+        _raise_first_error(done)
+        groups += [work.result() for work in done]
     for sample in flattened(groups):
         if sample.response_length:
             sample.metadata.setdefault("start_rollout_id", rollout_id)
@@ -138,22 +150,17 @@ async def _abort_engines(args: Any) -> None:
 
 async def _cancel(state: GenerateState) -> None:
     """The client of a request that goes away takes the request with it."""
-    for task in state.pendings:
-        task.cancel()
+    for work in state.pendings:
+        work.cancel()
     await asyncio.gather(*state.pendings, return_exceptions=True)
     state.pendings = set()
 
 
-def _results(done: set[asyncio.Task[list[Any]]]) -> list[list[Any]]:
-    """Raises the first error; all are looked at, so that asyncio does not report the others later."""
-    errors = [error for task in done if (error := task.exception()) is not None]
+def _raise_first_error(done: set[Work]) -> None:
+    """All are looked at, so that asyncio does not report the others later."""
+    errors = [error for work in done if (error := work.exception()) is not None]
     if errors:
         raise errors[0]
-    return [task.result() for task in done]
-
-
-async def _done(group: list[Any]) -> list[Any]:
-    return group
 
 
 def _process(process: PlugIn | None, args: Any, groups: list[list[Any]], *more: Any) -> None:
@@ -161,10 +168,5 @@ def _process(process: PlugIn | None, args: Any, groups: list[list[Any]], *more: 
         process(args, groups, *more, about=describe(groups))
 
 
-def _number(group: list[Any]) -> int:
-    """A group's place in the run: the index of its first sample."""
-    return flattened(group)[0].index or 0
-
-
-def _by_number(groups: list[list[Any]]) -> list[list[Any]]:
-    return sorted(groups, key=_number)
+def _in_order(groups: list[tuple[int, list[Any]]]) -> list[list[Any]]:
+    return [group for _, group in sorted(groups, key=lambda each: each[0])]

@@ -60,12 +60,6 @@ class GenerateState(metaclass=_SharedByARollout):
         self.pendings: set[asyncio.Task[list[Any]]] = set()
         self.aborted = False
 
-    def submit_generate_tasks(self, samples: list[list[Sample]]) -> None:
-        """Begin to generate these groups, each as one task in `pendings`."""
-        for group in samples:
-            self.pendings.add(asyncio.create_task(generate_and_rm_group(self.args, group, self.sampling_params)))
-        self.remaining_batch_size += len(samples)
-
 
 async def generate(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
     """Ask the engine to go on with the sample; fills in tokens, response, log-probs, weight version and status.

@@ -54,6 +54,7 @@ def test_a_generate_function_learns_whether_it_is_for_evaluation_if_it_asks(mode
 def test_samples_made_of_one_are_one_rollout(model: Path, tmp_path: Path) -> None:
     batch, metrics = own(model, tmp_path, generate="makes_three").generate(0)
     assert batch.rollout_index.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+    assert batch.sample_index.tolist()[:6] == [1000, 1001, 0, 990, 991, 1]
     assert batch.reward.tolist() == [0.0, 1.0, 2.0] * 4
     assert metrics["rollout/num_samples"] == 12
 
