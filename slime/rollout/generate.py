@@ -97,9 +97,10 @@ async def generate_and_rm(
     What is finished already is not generated again; what was aborted goes on from where it stands. Once the rollout is being
     aborted, samples come back unfinished, without a reward.
     """
+    if args.partial_rollout and args.mask_offpolicy_in_partial_rollout and not evaluation:
+        for each in flattened(sample):  # what it has already is of an earlier rollout, finished or not
+            each.loss_mask = [0] * each.response_length if each.response_length else None
     if isinstance(sample, Sample) and sample.status not in _FINISHED:
-        if args.partial_rollout and args.mask_offpolicy_in_partial_rollout and sample.response_length > 0 and not evaluation:
-            sample.loss_mask = [0] * sample.response_length
         state = GenerateState(args)
         async with state.semaphore:
             if state.aborted:
