@@ -19,7 +19,7 @@ setup: .venv/.installed  ## .venv with everything that the other targets need
 quickstart: setup  ## teach a small model to spell backward: supervised warm-up, then PPO with K = 2 (about 3 minutes)
 	PYTHON=$(BIN)/python recipes/quickstart/run.sh
 
-tooluse: setup  ## teach a small model to call a calculator in its responses, PPO with K = 2 (about 4 minutes)
+tooluse: setup  ## teach a small model to call a calculator in its responses, PPO with K = 2 (about 5 minutes)
 	PYTHON=$(BIN)/python recipes/tool_use/run.sh
 
 smollm2: setup  ## PPO on SmolLM2-135M-Instruct; wants a GPU

@@ -172,7 +172,7 @@ class RolloutArgs:
     """Keep what an aborted response has, and go on with it in a later rollout. The trainer's log-probs before the update count
     as those of the old policy, unless --use-rollout-logprobs is set."""
     mask_offpolicy_in_partial_rollout: bool = False
-    """Do not train on the tokens that a continued response has from earlier rollouts."""
+    """Do not train on the tokens that a response has from an earlier rollout, all of them where it was finished there."""
     buffer_filter_path: str | None = None
     """Function that takes groups out of the buffer of those put back: (args, rollout_id, buffer, num_samples) -> groups. None:
     the first come first."""

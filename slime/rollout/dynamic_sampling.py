@@ -6,14 +6,12 @@ With --partial-rollout it goes back as it stands and is continued in a later rol
 
 import asyncio
 import copy
-from collections import Counter
 from typing import Any
 
-from slime.arguments.errors import UserError
 from slime.rollout.base_types import RolloutFnTrainOutput
-from slime.rollout.filter_hub.base_types import DynamicFilterOutput
-from slime.rollout.generate import GenerateState
-from slime.rollout.plug_in import PlugIn, describe, flattened, groups_from, plug_in
+from slime.rollout.generate import GenerateState, generate_and_rm_group
+from slime.rollout.group_filter import GroupFilter, at_the_end, in_order, next_groups
+from slime.rollout.plug_in import flattened
 from slime.utils.http_utils import post
 from slime.utils.types import Sample
 
@@ -29,18 +27,21 @@ async def generate_rollout_async(
     sampling = DynamicSampling(args, data_source)
     try:
         await sampling.fill(state)
-        unfinished = await abort(args, rollout_id)
+        await abort(args, rollout_id)
     finally:
         await _cancel(state)
-    kept, finished = by_number(sampling.kept), by_number(sampling.finished)
-    process(plug_in(args, "rollout_sample_filter_path"), args, kept)
-    process(plug_in(args, "rollout_all_samples_process_path"), args, finished, data_source)
-    put_back = sampling.to_put_back(unfinished)
-    metrics = sampling.take_dropped()
+    kept = in_order(sampling.kept)
+    at_the_end(args, kept, in_order(sampling.finished), data_source)
+    put_back = sampling.to_put_back()
+    metrics = sampling.filter.take_counts()
     if put_back:
         metrics["rollout/put_back_groups"] = float(len(put_back))
         metrics["rollout/put_back_tokens"] = float(sum(each.response_length for each in flattened(put_back)))
     return RolloutFnTrainOutput(kept, metrics), put_back
+
+
+Work = asyncio.Task[list[Any]]
+"""A group being generated."""
 
 
 class DynamicSampling:
@@ -48,78 +49,56 @@ class DynamicSampling:
 
     def __init__(self, args: Any, data_source: Any) -> None:
         self.args, self.data_source = args, data_source
-        self.filter = plug_in(args, "dynamic_sampling_filter_path")
+        self.filter = GroupFilter(args)
         self.size = args.over_sampling_batch_size or args.rollout_batch_size
-        self.kept: list[list[Any]] = []
-        self.finished: list[list[Any]] = []
-        self.dropped: Counter[str] = Counter()
-        self.handed_out: dict[int, list[Sample]] = {}
-        """By group number, as they came, those neither kept nor dropped."""
+        self.kept: list[tuple[int, list[Any]]] = []
+        """Groups, each with its number: the index of its first sample as it was handed out."""
+        self.finished: list[tuple[int, list[Any]]] = []
+        self._handed_out: dict[Work, list[Sample]] = {}
+        """As they came, those neither kept nor dropped."""
 
     async def fill(self, state: GenerateState) -> None:
         """Generate until `rollout_batch_size` groups are kept."""
         target = self.args.rollout_batch_size
         while len(self.kept) < target:
             while state.remaining_batch_size < target:
-                state.submit_generate_tasks(self.next_prompts(self.size))
+                self._begin(state)
             done, state.pendings = await asyncio.wait(state.pendings, return_when=asyncio.FIRST_COMPLETED)
-            for group in by_number(_results(done)):
-                self._take(group, state, target)
+            _raise_first_error(done)
+            for work in sorted(done, key=self._number):
+                if len(self.kept) < target:
+                    self._take(work, state)
 
-    def next_prompts(self, count: int) -> list[list[Sample]]:
-        """Groups to generate; kept track of in `handed_out`."""
-        who = f"get_samples of --data-source-path {self.args.data_source_path}"
-        groups = groups_from(who, self.data_source.get_samples(count))
-        if not groups:
-            raise UserError(f"{who} gave no groups: the rollout has {len(self.kept)} of {self.args.rollout_batch_size}")
+    def _begin(self, state: GenerateState) -> None:
+        groups = next_groups(self.args, self.data_source, self.size)
         for group in groups:
-            if flattened(group)[0].index is None or number_of(group) in self.handed_out:
-                raise UserError(f"{who} gave {describe(group)} without an index, or twice")
-            self.handed_out[number_of(group)] = copy.deepcopy(group)
-        return groups
+            as_it_came = copy.deepcopy(group)
+            work = asyncio.create_task(generate_and_rm_group(self.args, group, state.sampling_params))
+            state.pendings.add(work)
+            self._handed_out[work] = as_it_came
+        state.remaining_batch_size += len(groups)
 
-    def _take(self, group: list[Any], state: GenerateState, target: int) -> None:
-        if len(self.kept) == target:
-            # Its turn comes later: it is finished, and goes back with the others.
-            state.pendings.add(asyncio.create_task(_done(group)))
-            return
-        if self.handed_out.pop(number_of(group), None) is None:
-            raise UserError(f"a generate function or hook has changed the index of {describe(group)}")
-        self.finished.append(group)
-        if self.keeps(group, insufficient=state.remaining_batch_size <= target):
-            self.kept.append(group)
+    def _number(self, work: Work) -> int:
+        return flattened(self._handed_out[work])[0].index or 0
+
+    def _take(self, work: Work, state: GenerateState) -> None:
+        number, group = self._number(work), work.result()
+        del self._handed_out[work]
+        self.finished.append((number, group))
+        if self.filter.keeps(group, insufficient=state.remaining_batch_size <= self.args.rollout_batch_size):
+            self.kept.append((number, group))
         else:
             state.remaining_batch_size -= 1
 
-    def keeps(self, group: list[Any], insufficient: bool = False) -> bool:
-        """Whether the filter keeps a finished group; `insufficient`: those left, with this one, are no more than are needed."""
-        answer = self._judge(group)
-        if not (answer.keep or (answer.keep_when_insufficient and insufficient)):
-            self.dropped[answer.reason or "no_reason"] += 1
-            return False
-        return True
-
-    def take_dropped(self) -> dict[str, float]:
-        """What the filter has dropped since this was last asked, as metrics."""
-        metrics = {f"rollout/dynamic_filter/drop_{reason}": float(count) for reason, count in self.dropped.items()}
-        self.dropped.clear()
-        return metrics
-
-    def _judge(self, group: list[Any]) -> DynamicFilterOutput:
-        if self.filter is None:
-            return DynamicFilterOutput(keep=True)
-        answer = self.filter(self.args, group, about=describe(group))
-        if isinstance(answer, bool):
-            return DynamicFilterOutput(keep=answer)
-        if not isinstance(answer, DynamicFilterOutput):
-            raise self.filter.wrong(answer, "a DynamicFilterOutput or a bool", describe(group))
-        return answer
-
-    def to_put_back(self, unfinished: list[list[Any]]) -> list[list[Sample]]:
-        """Every group that is still out: as it stands if it is among `unfinished`, else as it came. A group of which a generate
+    def to_put_back(self) -> list[list[Sample]]:
+        """Every group that is still out: with --partial-rollout as it stands, else as it came. A group of which a generate
         function had made several samples of one can't be continued, so it starts over."""
-        as_it_stands = {number_of(group): group for group in unfinished if all(isinstance(each, Sample) for each in group)}
-        return by_number([as_it_stands.get(number, group) for number, group in self.handed_out.items()])
+        groups = []
+        for work, as_it_came in self._handed_out.items():
+            stands = work.result() if self.args.partial_rollout else as_it_came
+            plain = all(isinstance(each, Sample) for each in stands)
+            groups.append((self._number(work), stands if plain else as_it_came))
+        return in_order(groups)
 
 
 async def abort(args: Any, rollout_id: int) -> list[list[Any]]:
@@ -137,7 +116,8 @@ async def abort(args: Any, rollout_id: int) -> list[list[Any]]:
     while state.pendings:
         await _abort_engines(args)
         done, state.pendings = await asyncio.wait(state.pendings, timeout=_ABORT_AGAIN_SECONDS)
-        groups += _results(done)
+        _raise_first_error(done)
+        groups += [work.result() for work in done]
     for sample in flattened(groups):
         if sample.response_length:
             sample.metadata.setdefault("start_rollout_id", rollout_id)
@@ -151,35 +131,14 @@ async def _abort_engines(args: Any) -> None:
 
 async def _cancel(state: GenerateState) -> None:
     """The client of a request that goes away takes the request with it."""
-    for task in state.pendings:
-        task.cancel()
+    for work in state.pendings:
+        work.cancel()
     await asyncio.gather(*state.pendings, return_exceptions=True)
     state.pendings = set()
 
 
-def _results(done: set[asyncio.Task[list[Any]]]) -> list[list[Any]]:
-    """Raises the first error; all are looked at, so that asyncio does not report the others later."""
-    errors = [error for task in done if (error := task.exception()) is not None]
+def _raise_first_error(done: set[Work]) -> None:
+    """All are looked at, so that asyncio does not report the others later."""
+    errors = [error for work in done if (error := work.exception()) is not None]
     if errors:
         raise errors[0]
-    return [task.result() for task in done]
-
-
-async def _done(group: list[Any]) -> list[Any]:
-    return group
-
-
-def process(hook: PlugIn | None, args: Any, groups: list[list[Any]], *more: Any) -> None:
-    """Let a hook of the rollout's end, if there is one, see the groups."""
-    if hook is not None:
-        hook(args, groups, *more, about=describe(groups))
-
-
-def number_of(group: list[Any]) -> int:
-    """A group's place in the run: the index of its first sample."""
-    return flattened(group)[0].index or 0
-
-
-def by_number(groups: list[list[Any]]) -> list[list[Any]]:
-    """In the order in which the data source handed them out."""
-    return sorted(groups, key=number_of)

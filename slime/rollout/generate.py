@@ -60,12 +60,6 @@ class GenerateState(metaclass=_SharedByARollout):
         self.pendings: set[asyncio.Task[list[Any]]] = set()
         self.aborted = False
 
-    def submit_generate_tasks(self, samples: list[list[Sample]]) -> None:
-        """Begin to generate these groups, each as one task in `pendings`."""
-        for group in samples:
-            self.pendings.add(asyncio.create_task(generate_and_rm_group(self.args, group, self.sampling_params)))
-        self.remaining_batch_size += len(samples)
-
 
 async def generate(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
     """Ask the engine to go on with the sample; fills in tokens, response, log-probs, weight version and status.
@@ -103,9 +97,10 @@ async def generate_and_rm(
     What is finished already is not generated again; what was aborted goes on from where it stands. Once the rollout is being
     aborted, samples come back unfinished, without a reward.
     """
+    if args.partial_rollout and args.mask_offpolicy_in_partial_rollout and not evaluation:
+        for each in flattened(sample):  # what it has already is of an earlier rollout, finished or not
+            each.loss_mask = [0] * each.response_length if each.response_length else None
     if isinstance(sample, Sample) and sample.status not in _FINISHED:
-        if args.partial_rollout and args.mask_offpolicy_in_partial_rollout and sample.response_length > 0 and not evaluation:
-            sample.loss_mask = [0] * sample.response_length
         state = GenerateState(args)
         async with state.semaphore:
             if state.aborted:

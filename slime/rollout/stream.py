@@ -5,17 +5,30 @@ its prompt begun anew.
 """
 
 import asyncio
+import copy
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from slime.rollout.base_types import RolloutFnTrainOutput
 from slime.rollout.data_source import as_plain
-from slime.rollout.dynamic_sampling import DynamicSampling, by_number, number_of, process
 from slime.rollout.generate import GenerateState, generate_and_rm_group
-from slime.rollout.plug_in import flattened, plug_in
+from slime.rollout.group_filter import GroupFilter, at_the_end, in_order, next_groups
+from slime.rollout.plug_in import flattened
 from slime.utils.http_utils import shared_connections
 from slime.utils.types import Sample
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A group that is being generated, or finished and not taken."""
+
+    number: int
+    """Of its first sample, as it came."""
+    as_it_came: list[Any]
+    version: int
+    """Of the weights of its oldest token, or of when it was begun."""
 
 
 class Stream:
@@ -24,13 +37,11 @@ class Stream:
 
     def __init__(self, args: Any, data_source: Any) -> None:
         self.args, self.data_source = args, data_source
+        self.filter = GroupFilter(args)
         self.version = 0
         """Of the engines' weights; the owner keeps it."""
-        self.sampling = DynamicSampling(args, data_source)
-        self.begun: dict[int, int] = {}
-        """By group number, the weight version of its oldest token, or of its beginning."""
-        self.finished: list[list[Any]] = []
-        self.doing: dict[asyncio.Task[list[Any]], int] = {}
+        self.doing: dict[asyncio.Task[list[Any]], Begun] = {}
+        self.finished: list[tuple[Begun, list[Any]]] = []
         self.idle_seconds = 0.0
         """In which nothing was being generated."""
         self._error: BaseException | None = None
@@ -46,8 +57,8 @@ class Stream:
         if self._thread is None and self._error is None:
             self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="stream", daemon=True)
             self._thread.start()
-        kept: list[list[Any]] = []
-        judged: list[list[Any]] = []
+        kept: list[tuple[int, list[Any]]] = []
+        judged: list[tuple[int, list[Any]]] = []
         with self._changed:
             stale = self._drop_stale()
             while len(kept) < self.args.rollout_batch_size:
@@ -56,41 +67,34 @@ class Stream:
                     self._changed.wait()
                 if self._error is not None:
                     raise self._error
-                judged.append(self._take_first(kept))
-        kept, judged = by_number(kept), by_number(judged)
-        process(plug_in(self.args, "rollout_sample_filter_path"), self.args, kept)
-        process(plug_in(self.args, "rollout_all_samples_process_path"), self.args, judged, self.data_source)
-        return RolloutFnTrainOutput(kept, {"rollout/stale_groups": float(stale), **self.sampling.take_dropped()})
-
-    def _take_first(self, kept: list[list[Any]]) -> list[Any]:
-        group = self.finished.pop(0)
-        del self.begun[number_of(group)], self.sampling.handed_out[number_of(group)]
-        if self.sampling.keeps(group):
-            kept.append(group)
-        return group
+                begun, group = self.finished.pop(0)
+                judged.append((begun.number, group))
+                if self.filter.keeps(group):
+                    kept.append((begun.number, group))
+        groups = in_order(kept)
+        at_the_end(self.args, groups, in_order(judged), self.data_source)
+        return RolloutFnTrainOutput(groups, {"rollout/stale_groups": float(stale), **self.filter.take_counts()})
 
     def _drop_stale(self) -> int:
         """Put back, as they came, the groups that are too old to be trained on now; returns how many."""
         oldest = self.version - self.args.max_staleness
-        stale = {number for number, version in self.begun.items() if version < oldest}
-        self.finished = [group for group in self.finished if number_of(group) not in stale]
-        for task in [task for task, number in self.doing.items() if number in stale]:
-            del self.doing[task]
-            assert self._loop is not None
-            # Its request goes away with it.
-            self._loop.call_soon_threadsafe(task.cancel)
-        for number in stale:
-            del self.begun[number]
-        self.data_source.add_samples([_unbegun(self.sampling.handed_out.pop(number)) for number in sorted(stale)])
+        stale = [begun for begun, _ in self.finished if begun.version < oldest]
+        self.finished = [each for each in self.finished if each[0].version >= oldest]
+        for task, begun in list(self.doing.items()):
+            if begun.version < oldest and self._loop is not None:
+                stale.append(self.doing.pop(task))
+                # Its request goes away with it.
+                self._loop.call_soon_threadsafe(task.cancel)
+        self.data_source.add_samples([_unbegun(begun.as_it_came) for begun in sorted(stale, key=lambda each: each.number)])
         return len(stale)
 
     def state_dict(self) -> dict[str, Any]:
         """The data source's, with what is begun and not taken put back: finished as it is, the rest as it came."""
         with self._changed:
-            finished = {number_of(group): group for group in self.finished}
-            groups = by_number([finished.get(number, group) for number, group in self.sampling.handed_out.items()])
+            out = [(begun.number, group) for begun, group in self.finished]
+            out += [(begun.number, begun.as_it_came) for begun in self.doing.values()]
             state = self.data_source.state_dict()
-            return {**state, "buffer": [as_plain(group) for group in groups] + state["buffer"]}
+            return {**state, "buffer": [as_plain(group) for group in in_order(out)] + state["buffer"]}
 
     def take_idle_seconds(self) -> float:
         """Since this was last asked."""
@@ -119,6 +123,7 @@ class Stream:
                     with self._changed:
                         self._begin()
                     await self._some_change()
+                # They stay among those that are out: a checkpoint puts them back.
                 for task in self.doing:
                     task.cancel()
                 await asyncio.gather(*self.doing, return_exceptions=True)
@@ -131,10 +136,11 @@ class Stream:
 
     def _begin(self) -> None:
         room = self.args.max_staleness * self.args.rollout_batch_size - len(self.doing) - len(self.finished)
-        for group in self.sampling.next_prompts(room) if room > 0 else []:
-            versions = [int(version) for sample in flattened(group) for version in sample.weight_versions]
-            self.begun[number_of(group)] = min([self.version, *versions])
-            self.doing[asyncio.create_task(self._generate(group))] = number_of(group)
+        for group in next_groups(self.args, self.data_source, room) if room > 0 else []:
+            samples = flattened(group)
+            versions = [int(version) for sample in samples for version in sample.weight_versions]
+            begun = Begun(samples[0].index or 0, copy.deepcopy(group), min([self.version, *versions]))
+            self.doing[asyncio.create_task(self._generate(group))] = begun
 
     async def _generate(self, group: list[Any]) -> list[Any]:
         begun = self.version
@@ -158,8 +164,7 @@ class Stream:
             if not tasks:
                 self.idle_seconds += time.perf_counter() - since
             for task in [task for task in tasks if task in done and task in self.doing]:
-                del self.doing[task]
-                self.finished.append(task.result())
+                self.finished.append((self.doing.pop(task), task.result()))
             self._changed.notify_all()
 
 

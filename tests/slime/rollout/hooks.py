@@ -55,10 +55,11 @@ async def knows_evaluation(args: Any, sample: Sample, sampling_params: dict[str,
 
 
 async def makes_three(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> list[Sample]:
-    """Siblings of one rollout, the k-th worth k."""
+    """Siblings of one rollout, the k-th worth k; all but the last have numbers of their own."""
     siblings = [await scripted(args, copy.deepcopy(sample), sampling_params) for _ in range(3)]
     for k, sibling in enumerate(siblings):
         sibling.reward = float(k)
+        sibling.index = None if k == 2 else 1000 - 10 * (sample.index or 0) + k
     return siblings
 
 

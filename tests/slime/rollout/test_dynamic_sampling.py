@@ -105,6 +105,16 @@ def test_groups_that_finish_together_but_are_not_needed_come_again_too(
     assert done == [bool(partial)] * 6
 
 
+def test_what_was_finished_in_an_earlier_rollout_is_masked_whole_if_masks_are_asked_for(
+    server: EmbeddedServer, folder: Path
+) -> None:
+    quick.clear()
+    quick.update(range(100))
+    own = rollouts(folder, "hangs_unless_quick", "--partial-rollout", "--mask-offpolicy-in-partial-rollout")
+    masks = [[sample.loss_mask for group in run(own, rollout_id) for sample in group] for rollout_id in range(2)]
+    assert masks == [[[1, 1]] * 4, [[0, 0]] * 4]
+
+
 @pytest.mark.parametrize("partial", [[], ["--partial-rollout"]])
 def test_over_many_rollouts_every_prompt_is_trained_on_once_or_dropped_once(
     server: EmbeddedServer, folder: Path, partial: list[str]

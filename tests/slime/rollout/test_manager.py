@@ -62,7 +62,7 @@ def test_prompts_that_cannot_be_read_are_named_with_their_flag(model: Path, tmp_
 
 def test_evaluation_data_is_not_read_where_nothing_is_evaluated(model: Path, tmp_path: Path) -> None:
     data = ["--eval-prompt-data", "gone", str(tmp_path / "gone.jsonl")]
-    assert manager(model, write_prompts(tmp_path), *data).args.eval_datasets == {}
+    assert manager(model, write_prompts(tmp_path), *data).args.eval_datasets == []
 
 
 def test_a_prompt_must_fit_the_context_beside_the_longest_response(model: Path, tmp_path: Path) -> None:

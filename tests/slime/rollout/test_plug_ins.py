@@ -54,6 +54,7 @@ def test_a_generate_function_learns_whether_it_is_for_evaluation_if_it_asks(mode
 def test_samples_made_of_one_are_one_rollout(model: Path, tmp_path: Path) -> None:
     batch, metrics = own(model, tmp_path, generate="makes_three").generate(0)
     assert batch.rollout_index.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+    assert batch.sample_index.tolist()[:6] == [1000, 1001, 0, 990, 991, 1]
     assert batch.reward.tolist() == [0.0, 1.0, 2.0] * 4
     assert metrics["rollout/num_samples"] == 12
 
@@ -269,4 +270,4 @@ def test_a_plug_in_that_fails_or_answers_wrongly_is_named_in_one_line(
 
 def test_a_data_source_that_gives_nothing_is_named(model: Path, tmp_path: Path) -> None:
     line = refused(lambda: own(model, tmp_path, "--data-source-path", "@GivesNothing").generate(0))
-    assert line == f"get_samples of --data-source-path {HOOKS}.GivesNothing gave no groups: the rollout has 0 of 2"
+    assert line == f"get_samples of --data-source-path {HOOKS}.GivesNothing gave no groups: there is nothing to generate for"

@@ -117,6 +117,19 @@ def test_a_response_ends_at_the_models_end_of_sequence_which_its_text_leaves_out
     assert engine.text(greedy) == engine.tokenizer.decode(greedy.tokens, skip_special_tokens=True)
 
 
+def test_untrimmed_text_has_what_ended_it(engine: EmbeddedEngine) -> None:
+    greedy = one(engine, GREEDY)
+    stop = engine.tokenizer.decode(greedy.tokens[4:5])
+    whole = replace(GREEDY, stop=stop, no_stop_trim=True, skip_special_tokens=False, spaces_between_special_tokens=False)
+    done = one(engine, whole)
+    assert done.finish_reason == {"type": "stop", "matched": stop}
+    assert engine.text(done) == engine.tokenizer.decode(done.tokens)
+    assert engine.text(done).endswith(stop)
+    assert not engine.text(one(engine, replace(whole, no_stop_trim=False))).endswith(stop)
+    by_token = one(engine, replace(whole, stop=None, stop_token_ids=[greedy.tokens[4]]))
+    assert engine.text(by_token) == engine.tokenizer.decode(by_token.tokens)
+
+
 def test_every_end_that_the_checkpoint_declares_counts(folder: Path, tmp_path: Path) -> None:
     other = save_chat_model(tmp_path / "model", eos_token_id=[60, 61])
     with open_engine(other) as engine:
