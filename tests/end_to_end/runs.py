@@ -1,5 +1,6 @@
 """Small runs of the real command line."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ FAVOURITE = "e"
 async def likes_one_letter(args: Any, sample: Sample, **kwargs: Any) -> float:
     """The share of the response that is the favourite letter."""
     return sample.response.count(FAVOURITE) / max(sample.response_length, 1)
+
+
+async def takes_its_time(args: Any, sample: Sample, **kwargs: Any) -> float:
+    """The same, half a second later."""
+    await asyncio.sleep(0.5)
+    return await likes_one_letter(args, sample)
 
 
 async def fails_on_sample_five(args: Any, sample: Sample, **kwargs: Any) -> float:
