@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from unittest.mock import patch
 
-from tests.bench import against_trl, critic_passes, head, overlap, reduction, scaling, throughput
+from tests.bench import against_trl, critic_passes, head, overlap, reduction, scaling, staleness, throughput
 from tests.bench.setting import Setting
 from tests.bench.table import Row, Skipped
 from tests.bench.timing import threads
@@ -24,6 +24,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "critic-passes": critic_passes.rows,
     "overlap": overlap.rows,
     "reduction": reduction.rows,
+    "staleness": staleness.rows,
     "head": _head,
 }
 

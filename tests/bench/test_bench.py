@@ -22,6 +22,7 @@ ROWS = {
     "critic-passes": ["K → K + 1 / forward + backward"],
     "overlap": ["rollout with K = 2 / K = 1, critic apart"],
     "reduction": ["deferred / immediate gradient reduction"],
+    "staleness": ["rollouts an hour, --max-staleness 1 / 0", "rollouts an hour, --max-staleness 4 / 0"],
     "head": ["head time / materialised", "head memory / materialised logits"],
 }
 
