@@ -63,11 +63,13 @@ def train_command(words: list[str]) -> None:
         hand_over(words)
     config = configure(words)
     from slime.arguments.notices import notices
+    from slime.backends.start_engine import require_engine
     from slime.checkpoint import going_on, how_to_go_on
 
     run_dir = Path(config.run.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}").resolve()
     for notice in notices(config):
         print(f"note: {notice}")
+    require_engine(config)
     for restarts_left in reversed(range(config.run.restarts + 1)):
         try:
             run_to_the_end(config, run_dir)
@@ -101,7 +103,7 @@ def run_to_the_end(config: "RunConfig", run_dir: Path) -> None:
     except (OSError, ValueError) as error:
         raise UserError(f"--run-dir {error}") from error
     print(f"run folder: {run_dir}\nstarting processes and loading models …", flush=True)
-    cluster = launch(config)
+    cluster = launch(config, run_dir / "engines")
     print(f"started: {cluster.describe()}", flush=True)
     try:
         with log, StopRequest() as stop:
@@ -115,8 +117,8 @@ def run_to_the_end(config: "RunConfig", run_dir: Path) -> None:
             print(f"checkpoint: {saved}")
 
 
-def launch(config: "RunConfig") -> "Cluster":
-    """Start the processes of a run."""
+def launch(config: "RunConfig", logs: Path) -> "Cluster":
+    """Start the processes of a run; what engines print goes to the folder `logs`."""
     from slime.arguments.parse import as_flags
 
     if config.run.launcher == "local":
@@ -124,7 +126,7 @@ def launch(config: "RunConfig") -> "Cluster":
     else:
         from slime.ray.launch import launch as start
     try:
-        return start(config)
+        return start(config, logs)
     except ValueError as error:  # a checkpoint that can't be trained: nothing is running yet
         raise UserError(as_flags(str(error))) from error
 

@@ -17,10 +17,11 @@ import yaml
 
 from fsdp_backend.config import PPOConfig, RoleConfig
 from slime.arguments.errors import UserError
-from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs
+from slime.arguments.groups import ClusterArgs, DataArgs, EngineArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs
 from slime.arguments.roles import CRITIC_SWITCHES, CriticOverrides, critic_role
 from slime.arguments.rules import check
 from slime.arguments.run_config import RunConfig
+from slime.arguments.sglang_flags import is_sglang_flag, split_sglang_flags
 
 DESCRIPTION = """Train a language model by PPO with a critic.
 
@@ -40,6 +41,7 @@ class CommandLine:
     critic: CriticOverrides
     eval: EvalArgs
     cluster: ClusterArgs
+    engine: EngineArgs
 
 
 def known_flags() -> dict[str, Any]:
@@ -55,7 +57,7 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
     """Raises UserError (one line) for unknown flags, bad values and flags that contradict each other; exits for --help."""
     given, config_file = _split_config(list(argv))
     on_command_line = {_flag_name(token) for token in given if token.startswith("--")}
-    merged = _from_yaml(config_file, on_command_line) + given
+    merged, for_sglang = split_sglang_flags(_from_yaml(config_file, on_command_line) + given, known_flags())
     for token in merged:
         if token.startswith("--") and token != "--help":
             _require_known(token)
@@ -66,6 +68,7 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
         config = RunConfig(
             run=parsed.run,
             cluster=parsed.cluster,
+            engine=parsed.engine,
             data=parsed.data,
             rollout=parsed.rollout,
             reward=parsed.reward,
@@ -73,6 +76,7 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
             ppo=parsed.ppo,
             actor=parsed.actor,
             critic=critic_role(parsed.actor, parsed.critic, parsed.run.critic_start),
+            sglang=for_sglang,
         )
     except ValueError as error:
         raise UserError(as_flags(str(error))) from error
@@ -162,7 +166,7 @@ def _flag_name(token: str) -> str:
 def _require_known(token: str) -> None:
     name = _flag_name(token)
     known = known_flags()
-    if name in known:
+    if name in known or is_sglang_flag(name, known):
         return
     nearest = difflib.get_close_matches(name, [*known, "config"], n=1, cutoff=0.5)
     hint = f"; did you mean --{nearest[0].replace('_', '-')}?" if nearest else "; see slime train --help"

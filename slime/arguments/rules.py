@@ -37,6 +37,8 @@ def _positive_counts(config: RunConfig) -> None:
         "critic_num_nodes",
         "critic_num_gpus_per_node",
         "rollout_num_gpus",
+        "rollout_num_gpus_per_engine",
+        "update_weight_buffer_size",
         "sglang_server_concurrency",
         "save_interval",
         "keep_last",
@@ -227,6 +229,33 @@ def _check_safetensors(flag: str, file: Path) -> None:
         raise UserError(f"{flag} {file} is torn: {size} bytes where its header says {end}")
 
 
+def _engines_take_what_is_asked(config: RunConfig) -> None:
+    engine, embedded = config.engine, config.engine.rollout_engine == "embedded"
+    if engine.update_weight_transport in ("nccl", "tensor") and embedded:
+        raise UserError(
+            f"--update-weight-transport {engine.update_weight_transport} is for --rollout-engine sglang: the embedded engine "
+            "takes weights from disk only"
+        )
+    if engine.update_weight_transport == "nccl" and config.cluster.colocate:
+        raise UserError("--update-weight-transport nccl can't join processes that share a GPU (--colocate): give tensor")
+    if engine.rollout_external_engine_addrs is not None and embedded:
+        raise UserError("--rollout-external-engine-addrs needs --rollout-engine sglang: the servers speak its protocol")
+    for address in engine.rollout_external_engine_addrs or ():
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise UserError(f"--rollout-external-engine-addrs takes host:port, got {address}")
+
+
+def _engines_have_whole_gpus(config: RunConfig) -> None:
+    each, total = config.engine.rollout_num_gpus_per_engine, config.cluster.rollout_num_gpus
+    if each > 1 and config.engine.rollout_engine == "embedded":
+        raise UserError(f"--rollout-num-gpus-per-engine {each} is for --rollout-engine sglang: the embedded one is not split")
+    if total is not None and total % each:
+        raise UserError(f"--rollout-num-gpus-per-engine {each} does not divide --rollout-num-gpus {total}")
+    if each > 1 and config.cluster.colocate:
+        raise UserError(f"--rollout-num-gpus-per-engine {each} with --colocate is not supported yet: give 1")
+
+
 RULES: tuple[Callable[[RunConfig], None], ...] = (
     _backend,
     _positive_counts,
@@ -242,5 +271,7 @@ RULES: tuple[Callable[[RunConfig], None], ...] = (
     _one_reward,
     _reward_type_has_what_it_needs,
     _evaluation_has_data,
+    _engines_take_what_is_asked,
+    _engines_have_whole_gpus,
     _checkpoints_readable,
 )

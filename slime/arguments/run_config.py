@@ -1,11 +1,11 @@
 """RunConfig: everything a run was told, resolved and frozen, and the flat view of it that plug-ins see as `args`."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
-from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs
+from slime.arguments.groups import ClusterArgs, DataArgs, EngineArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class RunConfig:
 
     run: RunArgs
     cluster: ClusterArgs
+    engine: EngineArgs
     data: DataArgs
     rollout: RolloutArgs
     reward: RewardArgs
@@ -21,6 +22,8 @@ class RunConfig:
     ppo: PPOConfig
     actor: RoleConfig
     critic: RoleConfig
+    sglang: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """SGLang's own flags as they were given, `sglang_x` to its words."""
 
     def flags(self) -> dict[str, Any]:
         """Every flag by its slime name (`lr`, `critic_lr`, `rollout_batch_size` …) with its resolved value."""
@@ -35,6 +38,26 @@ class RunConfig:
         flags["grpo_std_normalization"] = not flags["disable_grpo_std_normalization"]
         flags["rewards_normalization"] = not flags["disable_rewards_normalization"]
         return SimpleNamespace(**flags)
+
+    @property
+    def weight_transport(self) -> str:
+        """--update-weight-transport, resolved."""
+        given = self.engine.update_weight_transport
+        if given is not None:
+            return given
+        if self.engine.rollout_engine == "embedded":
+            return "disk"
+        return "tensor" if self.cluster.colocate else "nccl"
+
+    @property
+    def engine_gpus(self) -> int:
+        """Of one rollout engine."""
+        return self.engine.rollout_num_gpus_per_engine
+
+    @property
+    def generates_responses(self) -> bool:
+        """Whether rollouts are generated, not read from disk or taken from the data."""
+        return self.ppo.generates and self.rollout.load_debug_rollout_data is None
 
     @property
     def has_actor_updates(self) -> bool:

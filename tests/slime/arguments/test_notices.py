@@ -43,6 +43,8 @@ def test_nothing_is_said_of_flags_that_count(checkpoint: Path, flags: str) -> No
 
 MEANINGLESS = {
     "--tis-mode icepop --tis-clip 3 --tis-clip-low 0.1": "they are for --use-tis",
+    "--offload-rollout --sglang-context-length 9 --sglang-python x": "they are for --rollout-engine sglang",
+    "--update-weight-buffer-size 9": "weights travel by disk, as a whole",
     "--opsm-delta 0.1": "it is for --use-opsm",
     "--use-unbiased-kl": "it is for --use-kl-loss",
     "--group-rm": "it is for --custom-rm-path",
