@@ -25,7 +25,8 @@ class EngineProcess:
         """Start the engine with this version of the weights; returns its URL."""
         from slime.backends.start_engine import start_engine
 
-        start = EngineStart(place, folder, version, ray.util.get_node_ip_address(), log)
+        # All processes of a run are on one machine.
+        start = EngineStart(place, folder, version, "127.0.0.1", log)
         self.server = start_engine(config, start, engines)
         self.listens.set()
         return self.server.url
