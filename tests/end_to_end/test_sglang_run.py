@@ -33,7 +33,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def servers() -> list[psutil.Process]:
     """The SGLang servers that this process has, down the generations."""
-    return [p for p in psutil.Process().children(recursive=True) if "sglang.launch_server" in p.cmdline()]
+    return [p for p in psutil.Process().children(recursive=True) if p.cmdline()[1:3] == ["-m", "sglang.launch_server"]]
 
 
 def disagreement(run_dir: Path) -> list[float]:
@@ -58,7 +58,7 @@ _killed: list[int] = []
 async def kills_an_engine_at_its_first_sample(args: Any, sample: Sample, **kwargs: Any) -> float:
     """Of the second rollout: while the other samples are under way."""
     if not _killed and sample.weight_versions == ["1"]:
-        victim = next(p for p in servers() if p.children())
+        victim = next(p for p in servers() if len(p.children()) > 1)
         _killed.append(victim.pid)
         next(child for child in victim.children() if "sched" in child.name()).kill()
         await asyncio.sleep(0)
