@@ -125,6 +125,10 @@ def launch(config: "RunConfig", logs: Path) -> "Cluster":
         from slime.local.launch import launch as start
     else:
         from slime.ray.launch import launch as start
+    from fsdp_backend import device
+
+    if config.engine.offload_rollout and not device.accelerator_count():
+        print("note: --offload-rollout set aside: there is no GPU to leave")
     try:
         return start(config, logs)
     except ValueError as error:  # a checkpoint that can't be trained: nothing is running yet

@@ -8,6 +8,7 @@ from typing import TypeVar
 from fsdp_backend.batch.columns import RolloutBatch
 from slime.arguments.errors import ProcessDied
 from slime.backends.cluster import Cluster
+from slime.backends.engine_memory import REST, WEIGHTS
 from slime.backends.fsdp_utils.weight_sync import WeightSync
 from slime.observability.run_log import RunLog
 from slime.rollout.manager import RolloutManager
@@ -28,7 +29,9 @@ class Generation:
 
     def rollout(self, rollout_id: int) -> tuple[RolloutBatch, dict[str, float]]:
         """The batch of one rollout, and its metrics."""
-        return self._attend(lambda: self.rollouts.generate(rollout_id))
+        made = self._attend(lambda: self.rollouts.generate(rollout_id))
+        self.weights.memory.release()
+        return made
 
     def evaluation(self, rollout_id: int) -> dict[str, float]:
         """Metrics of every evaluation data set."""
@@ -37,6 +40,7 @@ class Generation:
     def _attend(self, work: Callable[[], T]) -> T:
         """Its result. An engine that dies meanwhile is replaced, and what it was asked is asked again; raises ProcessDied if a
         rank dies, or if engines die again and again."""
+        self.weights.memory.resume(*WEIGHTS, *REST)
         if self.cluster.check is None:
             return work()
         doing, deaths = _in_a_thread(work), 0

@@ -6,6 +6,7 @@ from pathlib import Path
 from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
 from slime.backends.ask import ask_all
+from slime.backends.engine_memory import WEIGHTS, EngineMemory
 from slime.backends.engines import Engines
 from slime.backends.fsdp_utils.group import TrainGroup
 
@@ -21,6 +22,7 @@ class WeightSync:
         disk, and else where an engine that died had to be started from it."""
         self.actor, self.engines, self.folder = actor, engines, folder
         self.by_disk, self.checkpoint = config.weight_transport == "disk", config.actor.hf_checkpoint
+        self.memory = EngineMemory(engines, config)
         self.version = 0
 
     def resume(self, version: int) -> None:
@@ -46,6 +48,7 @@ class WeightSync:
         """Bring the actor's weights to every engine. One that has died is replaced, one that failed is asked again; raises
         UserError if it fails again, or if an engine does not say in the end that it has this version."""
         assert self.engines is not None
+        self.memory.resume(*WEIGHTS)
         self.version += 1
         if self._send(self.engines.urls):
             self.engines.replace_dead(self.newest, self.version, _PATIENCE)
