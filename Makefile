@@ -4,7 +4,7 @@ BIN := .venv/bin
 .PHONY: help setup quickstart smollm2 sao ablation test test-sglang bench lint format clean
 
 help:  ## this list
-	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 setup: .venv/.installed  ## .venv with everything that the other targets need
 
