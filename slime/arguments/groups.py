@@ -106,7 +106,7 @@ class EngineArgs:
     rollout_num_gpus_per_engine: int = 1
     """GPUs of one SGLang engine, which it splits the model over (its tensor parallel size)."""
     rollout_external_engine_addrs: tuple[str, ...] | None = None
-    """host:port of SGLang servers that run already, with the weights of --hf-checkpoint: none is started, and none is ended."""
+    """host:port of SGLang servers that run already and see the folder of --hf-checkpoint: none is started, none ended."""
     offload_rollout: bool = False
     """Let SGLang engines leave the GPU while the trainers work, for --colocate."""
     update_weight_transport: Literal["nccl", "tensor", "disk"] | None = None

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from slime.arguments.errors import ProcessDied, UserError
 from slime.arguments.run_config import RunConfig
@@ -17,11 +18,17 @@ class ExternalEngines(Engines):
     """SGLang servers at the addresses of --rollout-external-engine-addrs, behind a router of the run's own."""
 
     def __init__(self, config: RunConfig) -> None:
-        """Raises UserError if one of them does not generate."""
+        """Gives them the weights of --hf-checkpoint, as another run may have left its own. Raises UserError if one of them does
+        not generate, or does not find that folder."""
         self.urls = [f"http://{address}" for address in config.engine.rollout_external_engine_addrs or ()]
         for url, answer in ask_all(self.urls, "/health_generate", timeout=_SECONDS).items():
             if not answer.ok:
                 raise UserError(f"{_FLAG} {url[7:]} {answer}")
+        folder = config.actor.hf_checkpoint
+        payload = {"model_path": str(Path(folder).resolve()), "weight_version": "0"}
+        for url, answer in ask_all(self.urls, "/update_weights_from_disk", payload).items():
+            if not answer.ok:
+                raise UserError(f"{_FLAG} {url[7:]} does not take the weights of --hf-checkpoint {folder}: it {answer}")
         self.router = Router(self.urls)
         self.address = self.router.host, self.router.port
         self._seen = time.monotonic()

@@ -26,7 +26,9 @@ def external(model: Path, engines: list[FakeEngine]) -> ExternalEngines:
 
 def test_requests_reach_them_in_turn_and_they_outlive_the_run(model: Path) -> None:
     with open_engines({}, {}) as engines:
+        engines[1].version = "left by another run"
         used = external(model, engines)
+        assert engines[1].asked[-1] == ("/update_weights_from_disk", {"model_path": str(model), "weight_version": "0"})
         host, port = used.address
         for _ in range(4):
             run(post(f"http://{host}:{port}/generate", {}))
@@ -43,6 +45,12 @@ def test_one_that_is_not_there_or_not_ready_is_named_at_the_start(model: Path) -
         engines[0].close()
         with pytest.raises(UserError, match=f"addrs {engines[0].url[7:]} can't be reached"):
             external(model, engines[:1])
+
+
+def test_one_that_does_not_find_the_checkpoint_is_named(model: Path) -> None:
+    with open_engines({"/update_weights_from_disk": (400, {"message": "no such folder"})}) as engines:  # noqa: SIM117
+        with pytest.raises(UserError, match=f"does not take the weights of --hf-checkpoint {model}: it answered 400: no such"):
+            external(model, engines)
 
 
 def test_one_that_dies_ends_the_run(model: Path) -> None:

@@ -3,12 +3,15 @@
 import base64
 import pickle
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from slime.backends.fsdp_utils.weight_sender import Bucket, Failures, InRequests, buckets, send_weights
+from fsdp_backend.distributed.bridge import Bridge
+from slime.backends.fsdp_utils.weight_sender import Broadcast, Bucket, Failures, InRequests, buckets, send_weights
 from tests.slime.backends.fake_engines import FakeEngine, open_engines
 
 WEIGHTS = [("a", torch.arange(6.0).reshape(2, 3)), ("b", torch.ones(4)), ("c", torch.full((10, 10), 0.1)), ("d", torch.ones(1))]
@@ -100,3 +103,46 @@ def test_where_no_engine_is_left_nothing_is_sent_and_the_carrier_is_closed() -> 
         carrier = Counting(1)
         assert send_weights(carrier, iter(WEIGHTS), [engine.url], 7, 1, False) == {engine.url: "broken"}
         assert (carrier.carried, carrier.closed, engine.version) == (1, 1, "0")
+
+
+class BreaksOff:
+    """A group whose broadcasts never come to an end."""
+
+    def is_completed(self) -> bool:
+        return False
+
+
+def test_a_broadcast_that_one_engine_refuses_is_given_up_for_all_and_their_group_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_engines({"/update_weights_from_distributed": REFUSED}, {}) as (bad, good):
+        carrier = Broadcast(1, timedelta(seconds=20))
+        monkeypatch.setattr(Bridge, "open", lambda self: None)
+        monkeypatch.setattr("torch.distributed.broadcast", lambda *args, **kwargs: BreaksOff())
+        failures = send_weights(carrier, iter(WEIGHTS), [bad.url, good.url], 7, 40, False)
+        assert failures == {bad.url: "answered 400: it does not fit", good.url: "another engine failed"}
+        for engine, rank in ((bad, 1), (good, 2)):
+            asked = dict(engine.asked)
+            joined = asked["/init_weights_update_group"]
+            assert (joined["rank_offset"], joined["world_size"]) == (rank, 3)
+            assert asked["/destroy_weights_update_group"] == {"group_name": joined["group_name"]}
+            assert engine.version == "0"
+
+
+def test_the_group_is_kept_for_the_same_engines_and_opened_anew_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bridge, "open", lambda self: None)
+    with open_engines({}, {}, {}) as engines:
+        carrier = Broadcast(2, timedelta(seconds=20))
+        urls = [engine.url for engine in engines]
+        for members in (urls[:2], urls[:2], urls[1:]):
+            assert carrier.prepare(members) == {}
+        joined = [[body["group_name"] for path, body in e.asked if path == "/init_weights_update_group"] for e in engines]
+        assert joined == [["weights_1"], ["weights_1", "weights_2"], ["weights_2"]]
+        last = [body for path, body in engines[2].asked if path == "/init_weights_update_group"][-1]
+        assert (last["rank_offset"], last["world_size"]) == (3, 5)
+
+
+def test_a_group_that_does_not_come_about_is_a_failure_of_every_engine() -> None:
+    # It says that it joins, and does not.
+    with open_engines({}) as (engine,):
+        failures = send_weights(Broadcast(1, timedelta(seconds=1)), iter(WEIGHTS), [engine.url], 7, 40, False)
+        assert failures[engine.url].startswith("the process group with the engines did not come about: ")
+        assert engine.version == "0"
