@@ -1,10 +1,10 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: help setup quickstart tooluse smollm2 sao ablation test bench lint format clean
+.PHONY: help setup quickstart tooluse smollm2 sao ablation test test-sglang bench lint format clean
 
 help:  ## this list
-	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 setup: .venv/.installed  ## .venv with everything that the other targets need
 
@@ -36,6 +36,13 @@ ablation: setup  ## does K matter? 56 small runs, resumable (about 40 minutes on
 test: setup  ## the whole suite
 	$(BIN)/python -m pytest
 
+test-sglang: setup .venv-sglang/.installed  ## the tests against the real SGLang, on a CPU; installs it in an environment of its own
+	$(BIN)/python -m pytest -m sglang
+
+.venv-sglang/.installed: tests/sglang_cpu/install.sh
+	rm -rf .venv-sglang
+	tests/sglang_cpu/install.sh $(PYTHON) .venv-sglang
+
 bench: setup  ## ratios against TRL, GEMM peak, ranks and passes; wants a quiet machine (BENCH=--help for its flags)
 	$(BIN)/pip install --disable-pip-version-check -q -e '.[bench]'
 	$(BIN)/python -m tests.bench $(BENCH)
@@ -51,4 +58,4 @@ format: setup  ## let ruff write
 	$(BIN)/ruff format .
 
 clean:  ## the environment and caches; never a run
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
+	rm -rf .venv .venv-sglang .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info

@@ -34,6 +34,12 @@ def collective_backend() -> str:
     return ",".join(f"{kind}:{dist.get_default_backend_for_device(kind)}" for kind in kinds)
 
 
+def device_backend() -> str:
+    """The collective backend of the current device alone."""
+    name: str = dist.get_default_backend_for_device(current())
+    return name
+
+
 def host_group() -> dist.ProcessGroup:
     """A new group of all ranks, for tensors and objects in host memory. Collective."""
     group: dist.ProcessGroup = dist.new_group(backend=dist.get_default_backend_for_device(host()))

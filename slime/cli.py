@@ -68,11 +68,13 @@ def train_command(words: list[str]) -> None:
         hand_over(words)
     config = configure(words)
     from slime.arguments.notices import notices
+    from slime.backends.start_engine import require_engine
     from slime.checkpoint import going_on, how_to_go_on
 
     run_dir = Path(config.run.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}").resolve()
     for notice in notices(config):
         print(f"note: {notice}")
+    require_engine(config)
     for restarts_left in reversed(range(config.run.restarts + 1)):
         try:
             run_to_the_end(config, run_dir)
@@ -100,7 +102,7 @@ def run_to_the_end(config: "RunConfig", run_dir: Path) -> None:
     rollouts = RolloutManager(config)
     log = open_log(config, run_dir, None if config.run.load is None else first)
     print(f"run folder: {run_dir}\nstarting processes and loading models …", flush=True)
-    cluster = launch(config)
+    cluster = launch(config, run_dir / "engines")
     print(f"started: {cluster.describe()}", flush=True)
     try:
         with log, StopRequest() as stop:
@@ -142,16 +144,20 @@ def wandb_run(flags: "WandbArgs", run_dir: Path) -> dict[str, Any]:
     return run | {"dir": str(folder), "settings": {"base_url": flags.wandb_host} if flags.wandb_host else None}
 
 
-def launch(config: "RunConfig") -> "Cluster":
-    """Start the processes of a run."""
+def launch(config: "RunConfig", logs: Path) -> "Cluster":
+    """Start the processes of a run; what engines print goes to the folder `logs`."""
     from slime.arguments.parse import as_flags
 
     if config.run.launcher == "local":
         from slime.local.launch import launch as start
     else:
         from slime.ray.launch import launch as start
+    from fsdp_backend import device
+
+    if config.engine.offload_rollout and not device.accelerator_count():
+        print("note: --offload-rollout set aside: there is no GPU to leave")
     try:
-        return start(config)
+        return start(config, logs)
     except ValueError as error:  # a checkpoint that can't be trained: nothing is running yet
         raise UserError(as_flags(str(error))) from error
 

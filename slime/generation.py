@@ -12,6 +12,7 @@ from fsdp_backend.batch.columns import RolloutBatch
 from slime.arguments.errors import ProcessDied
 from slime.arguments.run_config import RunConfig
 from slime.backends.cluster import Cluster
+from slime.backends.engine_memory import REST, WEIGHTS
 from slime.backends.fsdp_utils.weight_sync import WeightSync
 from slime.observability.run_log import RunLog
 from slime.rollout.manager import Made, RolloutManager
@@ -50,6 +51,7 @@ class Generation:
         else:
             with self.log.phase("generate"):
                 made = self._now(lambda: self._make(rollout_id))
+            self.weights.memory.release()
         if rollout_id + 1 == self.num_rollout:
             self.close()
         batch, metrics = self.rollouts.batch(rollout_id, made)
@@ -114,6 +116,7 @@ class Generation:
         return {"time/engine_idle": stream.take_idle_seconds()}
 
     def _now(self, work: Callable[[], T]) -> T:
+        self.weights.memory.resume(*WEIGHTS, *REST)
         return work() if self.cluster.check is None else self._attend(_in_a_thread(work))
 
     def _attend(self, doing: Future[T]) -> T:

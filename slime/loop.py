@@ -35,7 +35,7 @@ def train(
     """Run `num_rollout` rollouts, or those left after a checkpoint. The critic's K passes run beside the actor's update, the
     weight update and the next generation; the first thing to wait for them is the next rollout's values (or, with values after
     the update, the actor)."""
-    weights = WeightSync(cluster.actor, cluster.engines, config.actor.hf_checkpoint, log.run_dir / "weight_transfer")
+    weights = WeightSync(cluster.actor, cluster.engines, config, log.run_dir / "weight_transfer")
     cluster.resources.callback(weights.close)
     generation = Generation(config, rollouts, cluster, weights, log)
     cluster.resources.callback(generation.close)

@@ -86,7 +86,7 @@ class ClusterArgs:
     critic_num_gpus_per_node: int | None = None
     """Ranks of the critic on each node. None: as the actor."""
     rollout_num_gpus: int | None = None
-    """Rollout engines, one GPU each. None: 1."""
+    """GPUs for rollout engines, of --rollout-num-gpus-per-engine each. None: one engine."""
     colocate: bool = False
     """Let actor, critic and rollout engines share GPUs instead of having their own. On a CPU they always share."""
     offload_train: bool = False
@@ -94,6 +94,30 @@ class ClusterArgs:
     next: room for rollout engines on the same GPUs."""
     distributed_timeout_minutes: float = 10.0
     """How long a rank waits for the others before it gives up."""
+
+
+@dataclass(frozen=True)
+class EngineArgs:
+    """The rollout engines. `--sglang-x VALUE` goes to every SGLang server as `--x VALUE`, as with slime."""
+
+    rollout_engine: Literal["embedded", "sglang"] = "embedded"
+    """What generates. embedded: transformers in a process of the run, for small models and for CPUs. sglang: SGLang servers,
+    which the run starts, watches and ends."""
+    sglang_python: str | None = None
+    """Python that has SGLang, where it has an environment of its own. None: the one that runs slime."""
+    rollout_num_gpus_per_engine: int = 1
+    """GPUs of one SGLang engine, which it splits the model over (its tensor parallel size)."""
+    rollout_external_engine_addrs: tuple[str, ...] | None = None
+    """host:port of SGLang servers that run already and see the folder of --hf-checkpoint: none is started, none ended."""
+    offload_rollout: bool = False
+    """Let SGLang engines leave the GPU while the trainers work, for --colocate."""
+    update_weight_transport: Literal["nccl", "tensor", "disk"] | None = None
+    """How the actor's weights come to the engines. nccl: broadcast by the actor's first rank, in one process group with the
+    engines (over gloo on a CPU). tensor: in the bodies of HTTP requests. disk: as a checkpoint in the run folder. None: disk
+    for the embedded engine, which takes no other; for SGLang nccl, or tensor with --colocate, as processes that share a GPU
+    can't use nccl."""
+    update_weight_buffer_size: int = 512 * 1024**2
+    """Bytes of weights sent at once by nccl and tensor; a larger tensor goes alone."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from fsdp_backend.config import PPOConfig, RoleConfig
-from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs, WandbArgs
+from slime.arguments.groups import ClusterArgs, DataArgs, EngineArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs, WandbArgs
 from slime.arguments.run_config import RunConfig
 
 _CRITIC: tuple[str, ...] = (
@@ -40,6 +40,8 @@ _ACTOR: tuple[str, ...] = (
 )
 _SUPERVISED = ("loss_type", "actor_update_steps", "calculate_per_token_loss")
 _WANDB = tuple(field.name for field in fields(WandbArgs) if field.name != "use_wandb")
+_SGLANG = ("sglang_python", "offload_rollout")
+_ENGINES = ("rollout_engine", "rollout_num_gpus", "rollout_num_gpus_per_engine", "update_weight_transport")
 _GENERATION = (
     "rollout_function_path",
     "custom_generate_function_path",
@@ -61,7 +63,7 @@ def notices(config: RunConfig) -> list[str]:
     flags, defaults = config.flags(), _defaults()
     lines, said = [], set()
     for applies, names, why in _meaningless(config):
-        given = [name for name in names if applies and name not in said and flags[name] != defaults[name]]
+        given = [name for name in names if applies and name not in said and flags[name] != defaults.get(name, MISSING)]
         if given:
             said |= set(given)
             lines.append(f"{', '.join('--' + name.replace('_', '-') for name in given)} set aside: {why}")
@@ -119,6 +121,10 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
             "prompts go on anyway",
         ),
         (not config.rollout.partial_rollout, ("mask_offpolicy_in_partial_rollout",), "it is for --partial-rollout"),
+        (config.engine.rollout_engine == "embedded", (*config.sglang, *_SGLANG), "they are for --rollout-engine sglang"),
+        (config.engine.rollout_external_engine_addrs is not None, tuple(config.sglang), "no SGLang is started"),
+        (config.weight_transport == "disk", ("update_weight_buffer_size",), "weights travel by disk, as a whole"),
+        (not config.generates_responses, (*config.sglang, *_SGLANG, *_ENGINES), "no rollout engine is started"),
         (config.rollout.load_debug_rollout_data is not None, _REWARDS, "samples and rewards come from disk"),
     ]
 
@@ -136,6 +142,6 @@ def _single_step(config: RunConfig) -> bool:
 
 def _defaults() -> dict[str, Any]:
     """The default of every flag; of the critic's own, nothing equals it."""
-    sections = (RoleConfig, RunArgs, ClusterArgs, DataArgs, RolloutArgs, RewardArgs, EvalArgs, PPOConfig, WandbArgs)
+    sections = (RoleConfig, RunArgs, ClusterArgs, EngineArgs, DataArgs, RolloutArgs, RewardArgs, EvalArgs, PPOConfig, WandbArgs)
     found: dict[str, Any] = {field.name: field.default for section in sections for field in fields(section)}
     return found | {f"critic_{field.name}": MISSING for field in fields(RoleConfig)}

@@ -18,13 +18,14 @@ import tyro
 from fsdp_backend.config import PPOConfig, RoleConfig
 from slime.arguments.epochs import rollouts_in_epochs
 from slime.arguments.errors import UserError
-from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs, WandbArgs
+from slime.arguments.groups import ClusterArgs, DataArgs, EngineArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs, WandbArgs
 from slime.arguments.role_file import RoleFile, read_role_file
 from slime.arguments.roles import CRITIC_SWITCHES, CriticOverrides, critic_role
 from slime.arguments.rules import check
 from slime.arguments.run_config import RunConfig
 from slime.arguments.scripts.checkpoints import without_megatron_reference
 from slime.arguments.scripts.read import KNOWN, Script, ScriptFlags, apply, check_shape, is_known, take
+from slime.arguments.sglang_flags import is_sglang_flag, split_sglang_flags
 from slime.arguments.yaml_words import as_words, load
 
 DESCRIPTION = """Train a language model by PPO with a critic.
@@ -52,6 +53,7 @@ class CommandLine:
     eval: EvalArgs
     cluster: ClusterArgs
     wandb: WandbArgs
+    engine: EngineArgs
 
 
 def known_flags() -> dict[str, Any]:
@@ -73,6 +75,7 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
     merged, key = _take_value(merged, "--wandb-key")
     if key is not None:
         os.environ["WANDB_API_KEY"] = key
+    merged, for_sglang = split_sglang_flags(merged, known_flags())
     own, script = take(merged)
     for token in own:
         if token.startswith("--") and token != "--help":
@@ -93,7 +96,7 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
     if from_epochs:
         count = rollouts_in_epochs(parsed.run.num_epoch, parsed.rollout.rollout_batch_size, parsed.data)
         parsed = dataclasses.replace(parsed, run=dataclasses.replace(parsed.run, num_rollout=count, num_epoch=None))
-    config = without_megatron_reference(_config(parsed, notes))
+    config = without_megatron_reference(_config(parsed, notes, for_sglang))
     check(config)
     checked = check_shape(scripts[0], Path(config.actor.hf_checkpoint))
     if config.ppo.uses_critic:
@@ -101,11 +104,12 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
     return dataclasses.replace(config, script=config.script + checked)
 
 
-def _config(parsed: CommandLine, script: ScriptFlags) -> RunConfig:
+def _config(parsed: CommandLine, script: ScriptFlags, for_sglang: dict[str, tuple[str, ...]]) -> RunConfig:
     try:
         return RunConfig(
             run=parsed.run,
             cluster=parsed.cluster,
+            engine=parsed.engine,
             data=parsed.data,
             rollout=parsed.rollout,
             reward=parsed.reward,
@@ -115,6 +119,7 @@ def _config(parsed: CommandLine, script: ScriptFlags) -> RunConfig:
             critic=critic_role(parsed.actor, parsed.critic, parsed.run.critic_start),
             wandb=parsed.wandb,
             script=script,
+            sglang=for_sglang,
         )
     except ValueError as error:
         raise UserError(as_flags(str(error))) from error
@@ -250,7 +255,7 @@ def _flag_name(token: str) -> str:
 def _require_known(token: str) -> None:
     name = _flag_name(token)
     known = known_flags()
-    if name in known or name in _FILES or is_known(token):
+    if name in known or name in _FILES or is_known(token) or is_sglang_flag(name, known):
         return
     candidates = [*known, *_FILES, *(each.replace("-", "_") for each in KNOWN)]
     nearest = difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)

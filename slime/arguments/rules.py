@@ -44,6 +44,8 @@ def _positive_counts(config: RunConfig) -> None:
         "critic_num_nodes",
         "critic_num_gpus_per_node",
         "rollout_num_gpus",
+        "rollout_num_gpus_per_engine",
+        "update_weight_buffer_size",
         "sglang_server_concurrency",
         "save_interval",
         "keep_last",
@@ -171,8 +173,9 @@ def _staleness(config: RunConfig) -> None:
     staleness, rollout = config.rollout.max_staleness, config.rollout
     if staleness < 0:
         raise UserError(f"--max-staleness must be at least 0, got {staleness}")
-    if staleness > 0 and (config.cluster.colocate or config.cluster.offload_train):
-        raise UserError(f"--max-staleness {staleness} generates while training: not with --colocate or --offload-train")
+    if staleness > 0 and (config.cluster.colocate or config.cluster.offload_train or config.engine.offload_rollout):
+        away = "--colocate, --offload-train or --offload-rollout"
+        raise UserError(f"--max-staleness {staleness} generates while training: not with {away}")
     if staleness > 1 and rollout.rollout_function_path is not None:
         raise UserError(f"--max-staleness {staleness} generates by itself: above 1 there can be no --rollout-function-path")
     if staleness > 1 and config.data.data_source_path != DataArgs.data_source_path:
@@ -283,6 +286,33 @@ def _check_safetensors(flag: str, file: Path) -> None:
         raise UserError(f"{flag} {file} is torn: {size} bytes where its header says {end}")
 
 
+def _engines_take_what_is_asked(config: RunConfig) -> None:
+    engine, embedded = config.engine, config.engine.rollout_engine == "embedded"
+    if engine.update_weight_transport in ("nccl", "tensor") and embedded:
+        raise UserError(
+            f"--update-weight-transport {engine.update_weight_transport} is for --rollout-engine sglang: the embedded engine "
+            "takes weights from disk only"
+        )
+    if engine.update_weight_transport == "nccl" and config.cluster.colocate:
+        raise UserError("--update-weight-transport nccl can't join processes that share a GPU (--colocate): give tensor")
+    if engine.rollout_external_engine_addrs is not None and embedded:
+        raise UserError("--rollout-external-engine-addrs needs --rollout-engine sglang: the servers speak its protocol")
+    for address in engine.rollout_external_engine_addrs or ():
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise UserError(f"--rollout-external-engine-addrs takes host:port, got {address}")
+
+
+def _engines_have_whole_gpus(config: RunConfig) -> None:
+    each, total = config.engine.rollout_num_gpus_per_engine, config.cluster.rollout_num_gpus
+    if each > 1 and config.engine.rollout_engine == "embedded":
+        raise UserError(f"--rollout-num-gpus-per-engine {each} is for --rollout-engine sglang: the embedded one is not split")
+    if total is not None and total % each:
+        raise UserError(f"--rollout-num-gpus-per-engine {each} does not divide --rollout-num-gpus {total}")
+    if each > 1 and config.cluster.colocate:
+        raise UserError(f"--rollout-num-gpus-per-engine {each} with --colocate is not supported yet: give 1")
+
+
 RULES: tuple[Callable[[RunConfig], None], ...] = (
     _backend,
     _positive_counts,
@@ -304,5 +334,7 @@ RULES: tuple[Callable[[RunConfig], None], ...] = (
     _evaluation_has_data,
     _wandb_is_installed,
     require_own_state,
+    _engines_take_what_is_asked,
+    _engines_have_whole_gpus,
     _checkpoints_readable,
 )

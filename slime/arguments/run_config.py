@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fsdp_backend.config import PPOConfig, RoleConfig, TrainConfig
-from slime.arguments.groups import ClusterArgs, DataArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs, WandbArgs
+from slime.arguments.groups import ClusterArgs, DataArgs, EngineArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs, WandbArgs
 from slime.arguments.scripts.read import ScriptFlags
 
 
@@ -15,6 +15,7 @@ class RunConfig:
 
     run: RunArgs
     cluster: ClusterArgs
+    engine: EngineArgs
     data: DataArgs
     rollout: RolloutArgs
     reward: RewardArgs
@@ -25,6 +26,8 @@ class RunConfig:
     wandb: WandbArgs
     script: ScriptFlags = field(default=ScriptFlags(), compare=False)
     """What became of flags that are none of ours. It says how the run was told what to do, not what."""
+    sglang: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """SGLang's own flags as they were given, `sglang_x` to its words."""
 
     def flags(self) -> dict[str, Any]:
         """Every flag by its slime name (`lr`, `critic_lr`, `rollout_batch_size` …) with its resolved value."""
@@ -43,6 +46,26 @@ class RunConfig:
         if flags["prompt_data"] is not None and len(flags["prompt_data"]) == 1:
             flags["prompt_data"] = flags["prompt_data"][0]
         return SimpleNamespace(**flags)
+
+    @property
+    def weight_transport(self) -> str:
+        """--update-weight-transport, resolved."""
+        given = self.engine.update_weight_transport
+        if given is not None:
+            return given
+        if self.engine.rollout_engine == "embedded":
+            return "disk"
+        return "tensor" if self.cluster.colocate else "nccl"
+
+    @property
+    def engine_gpus(self) -> int:
+        """Of one rollout engine."""
+        return self.engine.rollout_num_gpus_per_engine
+
+    @property
+    def generates_responses(self) -> bool:
+        """Whether rollouts are generated, not read from disk or taken from the data."""
+        return self.ppo.generates and self.rollout.load_debug_rollout_data is None
 
     @property
     def has_actor_updates(self) -> bool:

@@ -41,19 +41,20 @@ class Cluster:
 
 
 def world_sizes(config: RunConfig, gpus: int) -> dict[str, int]:
-    """Processes of each role. `gpus` of this machine tells whether slime's default of 8 a node applies, or 1 on a CPU."""
+    """Ranks of each role, and rollout engines to start. `gpus` of this machine tells whether slime's default of 8 ranks a node
+    applies, or 1 on a CPU."""
     cluster, ppo = config.cluster, config.ppo
     per_node = cluster.actor_num_gpus_per_node or (_GPUS_PER_NODE if gpus else 1)
     sizes = {
         "actor": cluster.actor_num_nodes * per_node,
         "critic": (cluster.critic_num_nodes or cluster.actor_num_nodes) * (cluster.critic_num_gpus_per_node or per_node),
-        "rollout": cluster.rollout_num_gpus or 1,
+        "rollout": (cluster.rollout_num_gpus or config.engine_gpus) // config.engine_gpus,
     }
     if config.run.launcher == "local":
         sizes = dict.fromkeys(sizes, 1)
     needed = {
         "actor": config.has_actor_updates or (config.has_critic_updates and ppo.kl_coef != 0),
         "critic": config.has_critic_updates,
-        "rollout": ppo.generates and config.rollout.load_debug_rollout_data is None,
+        "rollout": config.generates_responses and config.engine.rollout_external_engine_addrs is None,
     }
     return {role: size if needed[role] else 0 for role, size in sizes.items()}

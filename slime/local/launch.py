@@ -1,7 +1,9 @@
 """Everything in this process, one rank a role: a breakpoint anywhere stops the whole run."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fsdp_backend import device
@@ -10,11 +12,11 @@ from slime.arguments.errors import UserError
 from slime.arguments.parse import as_flags
 from slime.arguments.run_config import RunConfig
 from slime.backends.cluster import Cluster, world_sizes
-from slime.backends.embedded.engine import EmbeddedEngine
-from slime.backends.embedded.server import EmbeddedServer
-from slime.backends.engines import Engines
+from slime.backends.engines import Engines, EngineServer, EngineStart
+from slime.backends.external import ExternalEngines
 from slime.backends.fsdp_utils.group import TrainGroup
 from slime.backends.fsdp_utils.worker import RoleName, TrainWorker
+from slime.backends.start_engine import start_engine
 
 
 @dataclass(frozen=True)
@@ -52,19 +54,20 @@ class LocalGroup(TrainGroup):
 
 
 class LocalEngine(Engines):
-    """The one engine, in this process: it dies with the run."""
+    """The one engine, in this process or, if it is SGLang, watched by nobody but it."""
 
-    def __init__(self, server: EmbeddedServer) -> None:
-        self.address = server.host, server.port
-        self.urls = [f"http://{server.host}:{server.port}"]
+    def __init__(self, server: EngineServer) -> None:
+        host, _, port = server.url.removeprefix("http://").rpartition(":")
+        self.address = host, int(port)
+        self.urls = [server.url]
 
-    def replace_dead(self, folder: str, version: int, patience: float = 0.0) -> list[str]:
-        """Nothing dies alone here."""
+    def replace_dead(self, folder: Callable[[], str], version: int, patience: float = 0.0) -> list[str]:
+        """Nothing is replaced under a debugger."""
         return []
 
 
-def launch(config: RunConfig) -> Cluster:
-    """Build the roles that the run trains, and the engine if it generates."""
+def launch(config: RunConfig, logs: Path) -> Cluster:
+    """Build the roles that the run trains, and the engine if it generates. `logs`: folder for what engines print."""
     with ExitStack() as resources:
         sizes = world_sizes(config, device.accelerator_count())
         roles: dict[str, LocalGroup] = {}
@@ -73,10 +76,13 @@ def launch(config: RunConfig) -> Cluster:
                 roles[role] = LocalGroup(role, config)
         for group in list(roles.values())[:1]:  # they share a process group
             resources.callback(group.close)
-        actor, critic = roles.get("actor"), roles.get("critic")
-        if not sizes["rollout"]:
-            return Cluster(actor, critic, resources.pop_all())
-        engine = EmbeddedEngine(config.actor.hf_checkpoint, config.data.rollout_seed, config.actor.bf16)
-        server = EmbeddedServer(engine)
-        resources.callback(server.close)
-        return Cluster(actor, critic, resources.pop_all(), LocalEngine(server))
+        engines: Engines | None = None
+        if sizes["rollout"]:
+            start = EngineStart(0, config.actor.hf_checkpoint, 0, "127.0.0.1", logs / "engine_0.log")
+            server = start_engine(config, start, 1)
+            resources.callback(server.close)
+            engines = LocalEngine(server)
+        elif config.generates_responses:
+            engines = ExternalEngines(config)
+            resources.callback(engines.close)
+        return Cluster(roles.get("actor"), roles.get("critic"), resources.pop_all(), engines)

@@ -1,6 +1,7 @@
 """Joins Ray or starts it, decides which process goes where, and starts the roles and engines."""
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -11,13 +12,15 @@ from fsdp_backend import device
 from slime.arguments.errors import UserError
 from slime.arguments.run_config import RunConfig
 from slime.backends.cluster import Cluster, world_sizes
+from slime.backends.external import ExternalEngines
 from slime.ray.engines import RayEngines
 from slime.ray.ranks import RayGroup
 from slime.ray.watch import Watch
 
 
-def launch(config: RunConfig) -> Cluster:
+def launch(config: RunConfig, logs: Path) -> Cluster:
     """Bring up actor, critic and engines side by side. If one of them fails, all that was started is ended again.
+    `logs`: folder for what engines print.
 
     The Ray that RAY_ADDRESS names, as it does in a `ray job`, or that `ray start` left running on this machine is joined; where
     there is none, one is started for this run and ends with it.
@@ -32,33 +35,40 @@ def launch(config: RunConfig) -> Cluster:
             if sizes[role]:
                 roles[role] = RayGroup(role, config, places[role], watch)
                 resources.callback(roles[role].close)
-        engines = RayEngines(config, places["rollout"], watch) if sizes["rollout"] else None
-        if engines is not None:
+        engines: RayEngines | ExternalEngines | None = None
+        if sizes["rollout"]:
+            engines = RayEngines(config, places["rollout"], watch, logs)
+            resources.callback(engines.close)
+        elif config.generates_responses:
+            engines = ExternalEngines(config)
             resources.callback(engines.close)
         for group in roles.values():
             group.wait_until_built()
-        if engines is not None:
+        if isinstance(engines, RayEngines):
             engines.open()
         return Cluster(roles.get("actor"), roles.get("critic"), resources.pop_all(), engines, watch.check)
 
 
 def _places(config: RunConfig, sizes: dict[str, int]) -> dict[str, list[dict[str, Any]]]:
-    """Ray options for every process. On a CPU Ray need not count anything; GPUs are one bundle each."""
+    """Ray options for every process. On a CPU Ray need not count anything. GPUs are one bundle each, those of an engine one
+    together."""
     available = int(ray.cluster_resources().get("GPU", 0))
     if not available:
         return {role: [{"num_cpus": 0}] * size for role, size in sizes.items()}
-    needed = max(sizes.values()) if config.cluster.colocate else sum(sizes.values())
-    if needed > available:
-        wanted = ", ".join(f"{role} {size}" for role, size in sizes.items())
-        raise UserError(f"{needed} GPUs are needed ({wanted}), Ray has {available}: ask for fewer, or add --colocate")
-    group = placement_group([{"GPU": 1, "CPU": 1}] * needed)
+    widths = {role: [config.engine_gpus if role == "rollout" else 1] * size for role, size in sizes.items()}
+    apart = [width for role in sizes for width in widths[role]]
+    bundles = [1] * max(sizes.values()) if config.cluster.colocate else apart
+    if sum(bundles) > available:
+        wanted = ", ".join(f"{role} {sum(widths[role])}" for role in sizes)
+        raise UserError(f"{sum(bundles)} GPUs are needed ({wanted}), Ray has {available}: ask for fewer, or add --colocate")
+    group = placement_group([{"GPU": width, "CPU": 1} for width in bundles])
     ray.get(group.ready())
     share = 1 / sum(size > 0 for size in sizes.values()) if config.cluster.colocate else 1.0
     places: dict[str, list[dict[str, Any]]] = {}
     first = 0
-    for role, size in sizes.items():
-        places[role] = [on_bundle(group, first + i, share) for i in range(size)]
-        first += 0 if config.cluster.colocate else size
+    for role in sizes:
+        places[role] = [on_bundle(group, first + i, share * width) for i, width in enumerate(widths[role])]
+        first += 0 if config.cluster.colocate else len(widths[role])
     return places
 
 

@@ -14,9 +14,10 @@ from aiohttp import web
 from slime.backends.embedded.decoding import Generation
 from slime.backends.embedded.engine import EmbeddedEngine
 from slime.backends.embedded.sampling import SamplingParams
+from slime.backends.engines import EngineServer
 
 
-class EmbeddedServer:
+class EmbeddedServer(EngineServer):
     """Serves one engine until closed."""
 
     def __init__(self, engine: EmbeddedEngine, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -26,6 +27,7 @@ class EmbeddedServer:
         self._thread = threading.Thread(target=self._loop.run_forever, name="embedded-server", daemon=True)
         self._thread.start()
         self._runner, self.port = asyncio.run_coroutine_threadsafe(self._open(port), self._loop).result()
+        self.url = f"http://{self.host}:{self.port}"
 
     async def _open(self, port: int) -> tuple[web.AppRunner, int]:
         app = web.Application(client_max_size=64 * 1024**2, middlewares=[_say_what_failed])
@@ -46,6 +48,11 @@ class EmbeddedServer:
         site = web.TCPSite(runner, self.host, port, backlog=4096)
         await site.start()
         return runner, runner.addresses[0][1]
+
+    def wait(self) -> str:
+        """Returns once it was closed: it has no end of its own."""
+        self._thread.join()
+        return "it was closed"
 
     def close(self) -> None:
         """Stop serving and free the engine's thread; requests under way are answered with 500."""

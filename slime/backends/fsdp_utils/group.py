@@ -64,3 +64,7 @@ class TrainGroup(ABC):
     def export(self, folder: Path) -> None:
         """Write a Hugging Face folder."""
         self.submit("export", folder).result()
+
+    def send_weights(self, urls: list[str], version: int) -> dict[str, str]:
+        """Actor: bring its weights to these engines, not by way of the disk; returns what went wrong, by engine."""
+        return self.submit("send_weights", urls, version).result()  # type: ignore[no-any-return]

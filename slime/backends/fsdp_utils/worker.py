@@ -13,10 +13,12 @@ from fsdp_backend.batch.columns import Floats, RolloutBatch
 from fsdp_backend.distributed.world import Rendezvous, join, leave
 from fsdp_backend.state.checkpoint import load_checkpoint, save_checkpoint, start_saving
 from fsdp_backend.state.hf_export import export_hf
+from fsdp_backend.state.weight_stream import full_weights
 from fsdp_backend.training.actor import Actor
 from fsdp_backend.training.critic import Critic
 from slime.arguments.run_config import RunConfig
 from slime.backends.fsdp_utils.plugins import custom_correction
+from slime.backends.fsdp_utils.weight_sender import Carrier, carrier, send_weights
 
 RoleName = Literal["actor", "critic"]
 
@@ -44,6 +46,7 @@ class TrainWorker:
         torch.manual_seed(train.seed + self.rank)
         self.source = Path((train.actor if role == "actor" else train.critic).hf_checkpoint)
         self.role: Actor | Critic = Actor(train, mesh, custom_correction(config)) if role == "actor" else Critic(train, mesh)
+        self.carrier: Carrier | None = None
         self.saving: Future[None] | None = None
         if config.run.async_save:
             self.saver, self.saver_group = ThreadPoolExecutor(1, "saver"), device.host_group()
@@ -76,6 +79,20 @@ class TrainWorker:
             export_hf(self.role.model, folder, self.source)
         except OSError as error:
             raise ValueError(f"{folder} can't be written: {error}") from error
+
+    def send_weights(self, urls: list[str], version: int) -> dict[str, str]:
+        """Bring the model to these engines as this version of it; returns what went wrong, by engine."""
+        self.role.learner.wake()
+        weights, failures = full_weights(self.role.model), dict[str, str]()
+        if self.rank == 0:
+            engine, minutes = self.config.engine, self.config.cluster.distributed_timeout_minutes
+            if self.carrier is None:
+                self.carrier = carrier(self.config.weight_transport, self.config.engine_gpus, minutes)
+            buffer, bf16 = engine.update_weight_buffer_size, self.config.actor.bf16
+            failures = send_weights(self.carrier, weights, urls, version, buffer, bf16)
+        for _ in weights:  # all ranks take part in gathering what is left
+            pass
+        return failures
 
     def save(self, folder: Path, rollout_id: int) -> None:
         """Write all that the role needs to go on from after this rollout; with --async-save, only begin to."""
@@ -116,5 +133,7 @@ class TrainWorker:
         self.role.learner.sleep()
 
     def close(self) -> None:
-        """Leave the process group."""
+        """Leave the process groups."""
+        if self.carrier is not None:
+            self.carrier.close()
         leave()

@@ -43,6 +43,8 @@ def test_nothing_is_said_of_flags_that_count(checkpoint: Path, flags: str) -> No
 
 MEANINGLESS = {
     "--tis-mode icepop --tis-clip 3 --tis-clip-low 0.1": "they are for --use-tis",
+    "--offload-rollout --sglang-context-length 9 --sglang-python x": "they are for --rollout-engine sglang",
+    "--update-weight-buffer-size 9": "weights travel by disk, as a whole",
     "--opsm-delta 0.1": "it is for --use-opsm",
     "--eval-prompt-data a x": "without --eval-interval nothing is evaluated",
     "--wandb-project p --wandb-mode offline": "they are for --use-wandb",

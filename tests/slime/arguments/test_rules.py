@@ -10,6 +10,7 @@ import pytest
 from slime.arguments.rules import RULES
 from tests.slime.arguments.command_lines import parse, refusal, required
 
+SGLANG = "--rollout-engine sglang"
 DIS = "--use-rollout-logprobs --dis-eps-low 0.2 --dis-eps-high 0.3"
 REFUSED = [
     ("--global-batch-size 3", "--global-batch-size 3 does not divide the 8 samples of a rollout"),
@@ -62,7 +63,7 @@ REFUSED = [
     ("--critic-load nowhere", "--critic-load nowhere is no folder"),
     ("--max-staleness -1", "--max-staleness must be at least 0, got -1"),
     ("--max-staleness 1 --colocate", "--max-staleness 1 generates while training: not with --colocate"),
-    ("--max-staleness 1 --offload-train", "--max-staleness 1 generates while training: not with --colocate or --offload-train"),
+    ("--max-staleness 1 --offload-train", "--max-staleness 1 generates while training: not with --colocate, --offload-train"),
     (
         "--max-staleness 2 --rollout-function-path a.b",
         "--max-staleness 2 generates by itself: above 1",
@@ -129,6 +130,23 @@ REFUSED = [
     ("--tis-clip-low -1", "--tis-clip-low must lie between 0 and --tis-clip, got -1.0"),
     ("--custom-tis-function-path a.b", "--custom-tis-function-path has no meaning without --use-tis"),
     ("--opsm-delta -1", "--opsm-delta must not be negative, got -1.0"),
+    (
+        "--update-weight-transport tensor",
+        "--update-weight-transport tensor is for --rollout-engine sglang: the embedded engine takes",
+    ),
+    ("--update-weight-transport nccl", "--update-weight-transport nccl is for --rollout-engine sglang"),
+    (f"{SGLANG} --update-weight-transport nccl --colocate", "--update-weight-transport nccl can't join processes that share a"),
+    ("--rollout-external-engine-addrs a:1", "--rollout-external-engine-addrs needs --rollout-engine sglang"),
+    (f"{SGLANG} --rollout-external-engine-addrs a:1 b", "--rollout-external-engine-addrs takes host:port, got b"),
+    ("--rollout-num-gpus-per-engine 2", "--rollout-num-gpus-per-engine 2 is for --rollout-engine sglang"),
+    (
+        f"{SGLANG} --rollout-num-gpus-per-engine 2 --colocate",
+        "--rollout-num-gpus-per-engine 2 with --colocate is not supported",
+    ),
+    (
+        f"{SGLANG} --rollout-num-gpus-per-engine 2 --rollout-num-gpus 3",
+        "--rollout-num-gpus-per-engine 2 does not divide --rollout-num-gpus 3",
+    ),
     ("--value-clip -1", "--value-clip must not be negative, got -1.0"),
 ]
 AT_LEAST_ONE = [
@@ -148,6 +166,8 @@ AT_LEAST_ONE = [
     "--critic-num-nodes",
     "--critic-num-gpus-per-node",
     "--rollout-num-gpus",
+    "--rollout-num-gpus-per-engine",
+    "--update-weight-buffer-size",
     "--sglang-server-concurrency",
     "--save-interval",
     "--eval-interval",
@@ -201,6 +221,9 @@ ACCEPTED = [
     "--load-debug-rollout-data {rollout_id} --prompt-data None --rm-type None --label-key None",
     "--save-debug-rollout-data a/{rollout_id}.pt",
     DIS,
+    f"{SGLANG} --update-weight-transport tensor --colocate --offload-rollout",
+    f"{SGLANG} --rollout-num-gpus-per-engine 2 --rollout-num-gpus 4 --rollout-external-engine-addrs a:1 b:2",
+    "--update-weight-transport disk --sglang-anything 3",
     "--use-tis --tis-clip-low 2 --custom-tis-function-path a.b --use-opsm",
 ]
 
@@ -211,7 +234,7 @@ def test_flags_that_agree_are_accepted(checkpoint: Path, flags: str) -> None:
 
 
 def test_every_rule_can_refuse_something() -> None:
-    assert len(RULES) == len(set(RULES)) == 21
+    assert len(RULES) == len(set(RULES)) == 23
 
 
 def without_config(folder: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from slime.backends.embedded.router import Router
 from slime.backends.embedded.server import EmbeddedServer
+from slime.backends.router import Router
 from tests.slime.backends.embedded.engines import TIMEOUT_SECONDS, ask, open_server, run, save_chat_model, wait_until
 
 GREEDY = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}

@@ -20,7 +20,7 @@ class Router:
         self._urls = list(engine_urls)
         self._turns = itertools.count()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="embedded-router", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="router", daemon=True)
         self._thread.start()
         self.port = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
 
