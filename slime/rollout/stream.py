@@ -123,13 +123,13 @@ class Stream:
                     with self._changed:
                         self._begin()
                     await self._some_change()
-                # They stay among those that are out: a checkpoint puts them back.
-                for task in self.doing:
-                    task.cancel()
-                await asyncio.gather(*self.doing, return_exceptions=True)
         except BaseException as error:
             self._error = error
         finally:
+            # They stay among those that are out: a checkpoint puts them back.
+            for task in self.doing:
+                task.cancel()
+            await asyncio.gather(*self.doing, return_exceptions=True)
             with self._changed:
                 self._loop = None
                 self._changed.notify_all()

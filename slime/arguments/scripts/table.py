@@ -139,7 +139,7 @@ ROWS: tuple[SetAside | Refused | Translated | Share, ...] = (
     SetAside("one seed gives one result already", switches="deterministic-mode"),
     SetAside(
         "processes, their backend and their buffers follow the machine",
-        valued="distributed-backend num-gpus-per-node num-workers update-weight-buffer-size train-memory-margin-bytes",
+        valued="distributed-backend num-gpus-per-node num-workers train-memory-margin-bytes",
     ),
     SetAside(
         "checkpoints have one format here, and hold all state",
