@@ -16,7 +16,10 @@ async def serve(port: int) -> None:
     async def health(request: web.Request) -> web.Response:
         nonlocal asked
         asked += 1
-        return web.Response(status=503 if asked < 3 else 200)
+        if asked < 3:
+            return web.Response(status=503)
+        print("healthy", flush=True)
+        return web.Response()
 
     app = web.Application()
     app.add_routes([web.get("/health_generate", health)])

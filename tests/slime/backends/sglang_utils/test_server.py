@@ -46,7 +46,7 @@ def is_gone_by_id(pid: int) -> bool:
 def test_it_is_there_once_it_generates_and_gone_with_its_children_once_closed(tmp_path: Path) -> None:
     server = start(tmp_path, "serve")
     child = child_of(server)
-    assert "listening" in server.log.read_text()
+    assert "healthy" in server.log.read_text()
     assert child.parent().environ()["A"] == "b"
     assert os.getsid(child.pid) != os.getsid(0), "Ctrl-C would reach it"
     server.close()
