@@ -81,7 +81,7 @@ def train(
         saver.commit_if_whole()
     final = evaluate(config, generation, log, config.run.num_rollout, last=True)
     if final:
-        log.write_final_evaluation(final)
+        log.write_final_evaluation(final, config.run.num_rollout)
 
 
 def with_old_log_probs(batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog, rollout_id: int) -> RolloutBatch:

@@ -57,7 +57,7 @@ _REWARDS = ("rm_type", "rm_url", "custom_rm_path", "group_rm", "prompt_data", "p
 
 def notices(config: RunConfig) -> list[str]:
     """One line for each group of flags that were given and have no meaning in this run."""
-    flags, defaults = config.flags(), _defaults()
+    flags, defaults = config.flags(), default_values()
     lines, said = [], set()
     for applies, names, why in _meaningless(config):
         given = [name for name in names if applies and name not in said and flags[name] != defaults[name]]
@@ -128,7 +128,7 @@ def _single_step(config: RunConfig) -> bool:
     return one_pass and role.global_batch_size in (None, samples) and role.num_steps_per_rollout in (None, 1)
 
 
-def _defaults() -> dict[str, Any]:
+def default_values() -> dict[str, Any]:
     """The default of every flag; of the critic's own, nothing equals it."""
     sections = (RoleConfig, RunArgs, ClusterArgs, DataArgs, RolloutArgs, RewardArgs, EvalArgs, PPOConfig, WandbArgs)
     found: dict[str, Any] = {field.name: field.default for section in sections for field in fields(section)}

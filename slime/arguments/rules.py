@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fsdp_backend.config import RoleConfig
@@ -12,10 +12,12 @@ from slime.arguments.reward_types import IFBENCH_MISSING, NEED_LABEL, OF_SEVERAL
 from slime.arguments.run_config import RunConfig
 from slime.arguments.scripts.checkpoints import require_own_state
 
+Rule = Callable[[RunConfig], None]
 
-def check(config: RunConfig) -> None:
+
+def check(config: RunConfig, rules: Sequence[Rule]) -> None:
     """Raises UserError at the first rule that does not hold."""
-    for rule in RULES:
+    for rule in rules:
         rule(config)
 
 
@@ -270,7 +272,7 @@ def _check_safetensors(flag: str, file: Path) -> None:
         raise UserError(f"{flag} {file} is torn: {size} bytes where its header says {end}")
 
 
-RULES: tuple[Callable[[RunConfig], None], ...] = (
+RULES: tuple[Rule, ...] = (
     _backend,
     _positive_counts,
     _one_node,
@@ -292,3 +294,17 @@ RULES: tuple[Callable[[RunConfig], None], ...] = (
     require_own_state,
     _checkpoints_readable,
 )
+EVALUATION_RULES: tuple[Rule, ...] = (
+    _backend,
+    _positive_counts,
+    _temperature,
+    _cut_sampling,
+    _stop_strings,
+    _one_reward,
+    _reward_type_has_what_it_needs,
+    _evaluation_has_data,
+    _wandb_is_installed,
+    require_own_state,
+    _checkpoints_readable,
+)
+"""Of `slime eval`."""
