@@ -204,6 +204,10 @@ class PPOConfig:
     """GAE lambda of the critic's targets. None: --lambd."""
     lambd_alpha: float | None = None
     """Length-adaptive GAE: the actor's lambda is 1 - 1/(alpha * l) for a response of l trainable tokens. None: --lambd."""
+    custom_advantage_function_path: str | None = None
+    """Advantages and returns of your own, as module.function, in place of the estimator's: (args, rollout_data) -> None sets
+    rollout_data["advantages"] and rollout_data["returns"], a tensor a sample. It is called once a rollout, after values and
+    log-probs and before both updates: the critic trains on these returns. None: --advantage-estimator computes them."""
     normalize_advantages: bool = False
     """Shift and scale the advantages of a rollout to mean 0 and standard deviation 1 over its trainable tokens."""
     calculate_per_token_loss: bool = False
@@ -250,6 +254,18 @@ class PPOConfig:
             f"kl_coef is {self.kl_coef}, but advantage_estimator {name} has no token rewards to put a KL penalty in: "
             "use --use-kl-loss and --kl-loss-coef",
         )
+
+        if self.custom_advantage_function_path is not None and self.uses_critic:
+            _require(
+                self.critic_targets == "frozen",
+                "critic_targets refreshed computes returns anew before each pass, custom_advantage_function_path gives them "
+                "once: leave one of the two out",
+            )
+            _require(
+                self.advantage_values == "before-update",
+                "advantage_values after-update computes advantages after the critic's update, custom_advantage_function_path "
+                "gives them with the returns of that update: leave one of the two out",
+            )
 
     def _check_off_policy(self) -> None:
         _require(

@@ -35,7 +35,8 @@ class Actor:
         """[R] log-probs from before the update: under the policy as it is now, or those of the rollout (use_rollout_logprobs).
 
         None where nobody needs them: when the actor doesn't train on this rollout, or takes a single step, whose own forward
-        gives them. Raises ValueError if the batch lacks rollout_log_probs that the update needs.
+        gives them, and there is no custom advantage function to read them. Raises ValueError if the batch lacks
+        rollout_log_probs that the update needs.
         """
         ppo = self.ppo
         if ppo.uses_rollout_log_probs and batch.rollout_log_probs is None:
@@ -43,7 +44,8 @@ class Actor:
         if ppo.use_rollout_logprobs:
             return batch.rollout_log_probs
         steps = len(self.learner.plan(batch)) * ppo.actor_update_steps if ppo.trains_actor(rollout_id) else 0
-        return None if steps <= 1 and ppo.kl_coef == 0 else self.log_probs(batch)
+        read = steps > 0 and ppo.custom_advantage_function_path is not None
+        return self.log_probs(batch) if steps > 1 or ppo.kl_coef != 0 or read else None
 
     def log_probs(self, batch: RolloutBatch) -> Floats:
         """[R] log-probs of the response tokens under the policy as it is now, 0 where the loss mask is."""

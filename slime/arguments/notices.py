@@ -85,6 +85,7 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
         (ppo.advantage_estimator == "reinforce_plus_plus_baseline", std, f"{estimator} never divides"),
         (ppo.advantage_estimator == "cispo", ("eps_clip_c",), "cispo clips the weight, not the loss"),
         (not config.has_critic_updates, (*_CRITIC, *of_role), "--debug-rollout-only trains nothing"),
+        (config.rollout.debug_rollout_only, ("custom_advantage_function_path",), "--debug-rollout-only trains nothing"),
         (not config.has_actor_updates, _ACTOR, "no rollout trains the actor"),
         (ppo.dis_eps_low is not None, ("eps_clip", "eps_clip_high"), "--dis-eps-low and --dis-eps-high take their place"),
         (not ppo.use_tis, ("tis_mode", "tis_clip", "tis_clip_low"), "they are for --use-tis"),

@@ -123,6 +123,7 @@ class RolloutManager:
         samples, extra = self._samples(rollout_id)
         seconds = time.perf_counter() - started
         batch, rewards = self._batch(samples)
+        batch = batch.with_columns(raw_reward=np.asarray(rewards, dtype=np.float32))
         self._generated = rollout_id
         logger = plug_in(self.args, "custom_rollout_log_function_path")
         if logger is not None and _logged(logger, rollout_id, self.args, samples, extra, seconds):

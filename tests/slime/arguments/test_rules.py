@@ -116,6 +116,14 @@ REFUSED = [
     ("--use-tis --use-rollout-logprobs", "--use-tis corrects from the rollout engine's log-probs to the trainer's"),
     ("--tis-clip-low 3", "--tis-clip-low must lie between 0 and --tis-clip, got 3.0 and 2.0"),
     ("--tis-clip-low -1", "--tis-clip-low must lie between 0 and --tis-clip, got -1.0"),
+    (
+        "--custom-advantage-function-path a.b --critic-targets refreshed",
+        "--critic-targets refreshed computes returns anew before each pass, --custom-advantage-function-path gives them once",
+    ),
+    (
+        "--custom-advantage-function-path a.b --advantage-values after-update",
+        "--advantage-values after-update computes advantages after the critic's update, --custom-advantage-function-path",
+    ),
     ("--custom-tis-function-path a.b", "--custom-tis-function-path has no meaning without --use-tis"),
     ("--opsm-delta -1", "--opsm-delta must not be negative, got -1.0"),
     ("--value-clip -1", "--value-clip must not be negative, got -1.0"),
@@ -191,6 +199,7 @@ ACCEPTED = [
     "--save-debug-rollout-data a/{rollout_id}.pt",
     DIS,
     "--use-tis --tis-clip-low 2 --custom-tis-function-path a.b --use-opsm",
+    "--advantage-estimator grpo --custom-advantage-function-path a.b --critic-targets refreshed",
 ]
 
 
