@@ -32,6 +32,13 @@ def group_relative(args: Any, rollout_data: dict[str, Any]) -> None:
     rollout_data["returns"] = rollout_data["advantages"]
 
 
+def constant(args: Any, rollout_data: dict[str, Any]) -> None:
+    """Nothing to gain, and returns that no reward gives."""
+    lengths = rollout_data["response_lengths"]
+    rollout_data["advantages"] = [torch.zeros(length) for length in lengths]
+    rollout_data["returns"] = [torch.full((length,), 7.0) for length in lengths]
+
+
 def forgets_returns(args: Any, rollout_data: dict[str, Any]) -> None:
     records(args, rollout_data)
     del rollout_data["returns"]
