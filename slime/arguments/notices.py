@@ -89,6 +89,11 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
         (not config.has_actor_updates, _ACTOR, "no rollout trains the actor"),
         (ppo.dis_eps_low is not None, ("eps_clip", "eps_clip_high"), "--dis-eps-low and --dis-eps-high take their place"),
         (not ppo.use_tis, ("tis_mode", "tis_clip", "tis_clip_low"), "they are for --use-tis"),
+        (
+            ppo.loss_type == "custom_loss",
+            ("custom_tis_function_path", "use_tis", "use_opsm"),
+            "--custom-loss-function-path computes the whole loss (it sees these flags in args)",
+        ),
         (not ppo.use_opsm, ("opsm_delta",), "it is for --use-opsm"),
         (not ppo.use_kl_loss, ("use_unbiased_kl",), "it is for --use-kl-loss"),
         (

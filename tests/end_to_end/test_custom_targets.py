@@ -37,12 +37,12 @@ def test_a_function_that_does_what_gae_does_trains_both_roles_as_gae_does(inputs
 
 
 def test_the_actor_trains_on_the_functions_advantages_and_the_critic_on_its_returns(inputs: Path, tmp_path: Path) -> None:
-    own = ["--num-rollout", "1", "--custom-advantage-function-path", f"{HERE}.constant"]
+    own = ["--custom-advantage-function-path", f"{HERE}.constant"]
     assert run(ppo_flags(inputs, tmp_path / "run", *own)) == 0
-    (row,) = metrics_of(tmp_path / "run")
-    assert row["train/grad_norm"] == 0
-    for k in (1, 2):
-        assert (row[f"train/critic-pass_{k}/returns_mean"], row[f"train/critic-pass_{k}/returns_std"]) == (7, 0)
+    rows = metrics_of(tmp_path / "run")
+    assert [row["train/grad_norm"] for row in rows] == [0, 0, 0]
+    for row in rows:
+        assert row["train/critic-pass_2/returns_mean"] == 7
 
 
 def test_log_probs_are_there_where_the_actor_takes_a_single_step_too(inputs: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fsdp_backend.state.hf_export import export_hf
 from fsdp_backend.training.actor import Actor
 from fsdp_backend.training.critic import Critic
 from slime.arguments.run_config import RunConfig
+from slime.backends.fsdp_utils.custom_loss import custom_loss
 from slime.backends.fsdp_utils.plugins import custom_correction
 
 RoleName = Literal["actor", "critic"]
@@ -43,7 +44,11 @@ class TrainWorker:
         self.rank = meeting.rank
         torch.manual_seed(train.seed + self.rank)
         self.source = Path((train.actor if role == "actor" else train.critic).hf_checkpoint)
-        self.role: Actor | Critic = Actor(train, mesh, custom_correction(config)) if role == "actor" else Critic(train, mesh)
+        self.role: Actor | Critic
+        if role == "actor":
+            self.role = Actor(train, mesh, custom_correction(config), custom_loss(config))
+        else:
+            self.role = Critic(train, mesh)
         self.saving: Future[None] | None = None
         if config.run.async_save:
             self.saver, self.saver_group = ThreadPoolExecutor(1, "saver"), device.host_group()

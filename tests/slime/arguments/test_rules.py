@@ -124,6 +124,8 @@ REFUSED = [
         "--custom-advantage-function-path a.b --advantage-values after-update",
         "--advantage-values after-update computes advantages after the critic's update, --custom-advantage-function-path",
     ),
+    ("--loss-type custom_loss", "--loss-type custom_loss and --custom-loss-function-path need each other"),
+    ("--custom-loss-function-path a.b", "--loss-type custom_loss and --custom-loss-function-path need each other"),
     ("--custom-tis-function-path a.b", "--custom-tis-function-path has no meaning without --use-tis"),
     ("--opsm-delta -1", "--opsm-delta must not be negative, got -1.0"),
     ("--value-clip -1", "--value-clip must not be negative, got -1.0"),
