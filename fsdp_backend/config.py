@@ -125,8 +125,13 @@ class RoleConfig:
 class PPOConfig:
     """What is optimised, and how often."""
 
-    loss_type: Literal["policy_loss", "sft_loss"] = "policy_loss"
-    """policy_loss is PPO. sft_loss is supervised training of the actor on the data's own answers, without a critic."""
+    loss_type: Literal["policy_loss", "sft_loss", "custom_loss"] = "policy_loss"
+    """policy_loss is PPO. sft_loss is supervised training of the actor on the data's own answers, without a critic. custom_loss
+    is policy_loss, but for the actor's loss, which --custom-loss-function-path computes."""
+    custom_loss_function_path: str | None = None
+    """The actor's loss of your own, as module.function: (args, batch, logits, sum_of_sample_mean) -> (loss, metrics). It gets a
+    micro-batch by slime's keys and its logits [1, tokens, vocabulary] in float32, before --rollout-temperature. They are built
+    for this loss alone, and with their gradient they take 8 bytes x tokens of a micro-batch x vocabulary."""
     advantage_estimator: Literal["ppo", "grpo", "gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"] = "ppo"
     """ppo: generalised advantage estimation with a critic (Schulman et al., arXiv 1506.02438). The others have no critic. grpo:
     the reward among the responses to its prompt (arXiv 2402.03300); gspo: the same with one ratio a response (2507.18071);
@@ -204,6 +209,10 @@ class PPOConfig:
     """GAE lambda of the critic's targets. None: --lambd."""
     lambd_alpha: float | None = None
     """Length-adaptive GAE: the actor's lambda is 1 - 1/(alpha * l) for a response of l trainable tokens. None: --lambd."""
+    custom_advantage_function_path: str | None = None
+    """Advantages and returns of your own, as module.function, in place of the estimator's: (args, rollout_data) -> None sets
+    rollout_data["advantages"] and rollout_data["returns"], a tensor a sample. It is called once a rollout, after values and
+    log-probs and before both updates: the critic trains on these returns. None: --advantage-estimator computes them."""
     normalize_advantages: bool = False
     """Shift and scale the advantages of a rollout to mean 0 and standard deviation 1 over its trainable tokens."""
     calculate_per_token_loss: bool = False
@@ -243,6 +252,11 @@ class PPOConfig:
         self._check_estimator()
         self._check_off_policy()
 
+        _require(
+            (self.loss_type == "custom_loss") == (self.custom_loss_function_path is not None),
+            "loss_type custom_loss and custom_loss_function_path need each other",
+        )
+
     def _check_estimator(self) -> None:
         name = self.advantage_estimator
         _require(
@@ -250,6 +264,18 @@ class PPOConfig:
             f"kl_coef is {self.kl_coef}, but advantage_estimator {name} has no token rewards to put a KL penalty in: "
             "use --use-kl-loss and --kl-loss-coef",
         )
+
+        if self.custom_advantage_function_path is not None and self.uses_critic:
+            _require(
+                self.critic_targets == "frozen",
+                "critic_targets refreshed computes returns anew before each pass, custom_advantage_function_path gives them "
+                "once: leave one of the two out",
+            )
+            _require(
+                self.advantage_values == "before-update",
+                "advantage_values after-update computes advantages after the critic's update, custom_advantage_function_path "
+                "gives them with the returns of that update: leave one of the two out",
+            )
 
     def _check_off_policy(self) -> None:
         _require(
@@ -285,12 +311,17 @@ class PPOConfig:
     @property
     def generates(self) -> bool:
         """Whether responses are generated, rather than given by the data."""
-        return self.loss_type == "policy_loss"
+        return self.loss_type != "sft_loss"
 
     @property
     def uses_critic(self) -> bool:
         """Whether there is a value model."""
         return self.generates and self.advantage_estimator == "ppo"
+
+    @property
+    def reads_log_probs(self) -> bool:
+        """Whether a function of the user's may read the log-probs from before the actor's update."""
+        return self.generates and (self.custom_advantage_function_path or self.custom_loss_function_path) is not None
 
     @property
     def has_group_baseline(self) -> bool:

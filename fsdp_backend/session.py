@@ -18,6 +18,9 @@ class Session:
     """An actor, and a critic where the objective has one, on the same ranks."""
 
     def __init__(self, config: TrainConfig, mesh: DeviceMesh) -> None:
+        """Raises ValueError for a plug-in that the engine alone can't call, or a checkpoint that can't be trained."""
+        if config.ppo.custom_advantage_function_path is not None:
+            raise ValueError("custom_advantage_function_path is called by slime train: the engine alone has no args to give it")
         self.ppo = config.ppo
         self.actor = Actor(config, mesh)
         self.critic = Critic(config, mesh) if config.ppo.uses_critic else None

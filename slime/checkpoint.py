@@ -114,22 +114,32 @@ def _read(folder: Path) -> Unit:
         raise UserError(f"checkpoint {folder / _MARKER} can't be read: {' '.join(str(error).split())}") from error
 
 
+def unit_at(folder: Path) -> Unit:
+    """The unit there, or the newest in a folder of units. Raises UserError if there is none."""
+    unit = _read(folder) if (folder / _MARKER).exists() else newest(folder)
+    if unit is None:
+        raise UserError(f"{folder} is no committed checkpoint and holds none")
+    return unit
+
+
 def export(folder: Path, out: Path) -> list[Path]:
     """Write each role of a unit, or of the newest in a folder of units, as a Hugging Face folder under `out`; returns these.
 
     Raises UserError if there is no unit, if one of its files can't be read, or if something is at `out` already.
     """
-    unit = _read(folder) if (folder / _MARKER).exists() else newest(folder)
-    if unit is None:
-        raise UserError(f"{folder} is no committed checkpoint and holds none")
+    unit = unit_at(folder)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists already: give a new folder")
+    return [export_role(unit, role, out / role) for role in unit.state.roles]
+
+
+def export_role(unit: Unit, role: str, out: Path) -> Path:
+    """Write one role of a unit as a Hugging Face folder; returns `out`. Raises UserError if one of its files can't be read."""
     try:
-        for role in unit.state.roles:
-            export_checkpoint(unit.of_role(role), out / role)
+        export_checkpoint(unit.of_role(role), out)
     except (OSError, ValueError) as error:
         raise UserError(str(error)) from error
-    return [out / role for role in unit.state.roles]
+    return out
 
 
 def begin(run: RunArgs, state: DriverState) -> Unit:

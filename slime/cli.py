@@ -1,24 +1,20 @@
 """The command `slime`. What is wrong with the input is one line on standard error and exit status 2."""
 
-import secrets
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slime.arguments.errors import ProcessDied, UserError
 from slime.upstream import hand_over, wants_megatron
 
 if TYPE_CHECKING:
-    from slime.arguments.groups import WandbArgs
     from slime.arguments.run_config import RunConfig
-    from slime.backends.cluster import Cluster
-    from slime.observability.run_log import RunLog
 
 USAGE = """usage: slime COMMAND …
 
   train    train a language model by PPO with a critic: slime train --help
+  eval     evaluate a checkpoint and train nothing, with flags of slime train
   estimate the memory that slime train with the same flags would take, without starting it
   export   write a checkpoint of --save as Hugging Face folders: slime export CHECKPOINT OUT
   report   draw report.html of a run folder again: slime report RUN_DIR
@@ -30,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     commands: dict[str, Callable[[list[str]], None]] = {
         "train": train_command,
+        "eval": eval_command,
         "estimate": estimate_command,
         "export": export_command,
         "report": report_command,
@@ -50,12 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def configure(words: list[str]) -> "RunConfig":
-    """What the flags of a run say."""
+def configure(words: list[str], evaluates: bool = False) -> "RunConfig":
+    """What the flags of a run, or of an evaluation alone, say."""
     from slime.arguments.parse import parse_arguments
     from slime.arguments.scripts.show import show
 
-    config = parse_arguments(words)
+    config = parse_arguments(words, evaluates)
     show(config.script)
     # Plug-ins are named as modules and found, as with `python -m`, from the folder the command runs in.
     sys.path.insert(0, str(Path.cwd()))
@@ -70,8 +67,9 @@ def train_command(words: list[str]) -> None:
     from slime.arguments.notices import notices
     from slime.backends.start_engine import require_engine
     from slime.checkpoint import going_on, how_to_go_on
+    from slime.starting import run_folder
 
-    run_dir = Path(config.run.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}").resolve()
+    run_dir = run_folder(config)
     for notice in notices(config):
         print(f"note: {notice}")
     require_engine(config)
@@ -92,6 +90,7 @@ def run_to_the_end(config: "RunConfig", run_dir: Path) -> None:
     from slime.checkpoint import resumed_from
     from slime.loop import train
     from slime.rollout.manager import RolloutManager
+    from slime.starting import launch, open_log
     from slime.stopping import StopRequest
 
     unit = resumed_from(config)
@@ -100,7 +99,7 @@ def run_to_the_end(config: "RunConfig", run_dir: Path) -> None:
         print(f"nothing left to do: {first} rollouts are done, --num-rollout is {config.run.num_rollout}")
         return
     rollouts = RolloutManager(config)
-    log = open_log(config, run_dir, None if config.run.load is None else first)
+    log = open_log(config, run_dir, config.run.num_rollout, None if config.run.load is None else first)
     print(f"run folder: {run_dir}\nstarting processes and loading models …", flush=True)
     cluster = launch(config, run_dir / "engines")
     print(f"started: {cluster.describe()}", flush=True)
@@ -116,50 +115,12 @@ def run_to_the_end(config: "RunConfig", run_dir: Path) -> None:
             print(f"checkpoint: {saved}")
 
 
-def open_log(config: "RunConfig", run_dir: Path, first_rollout: int | None) -> "RunLog":
-    """The run's folder, and Weights & Biases where they are asked for."""
-    from slime.observability.run_log import RunLog
-    from slime.observability.writers import WandbWriter
+def eval_command(words: list[str]) -> None:
+    """Evaluate once, on every evaluation data set."""
+    config = configure(words, evaluates=True)
+    from slime.evaluate import evaluate
 
-    passes = config.ppo.critic_passes if config.has_critic_updates else 0
-    try:
-        log = RunLog(run_dir, config.flags(), config.run.num_rollout, passes, first_rollout)
-    except (OSError, ValueError) as error:
-        raise UserError(f"--run-dir {error}") from error
-    if config.wandb.use_wandb:
-        try:
-            log.add_writer(WandbWriter(config.flags(), **wandb_run(config.wandb, run_dir)))
-        except ValueError as error:
-            raise UserError(f"--use-wandb: {error}") from error
-    return log
-
-
-def wandb_run(flags: "WandbArgs", run_dir: Path) -> dict[str, Any]:
-    """What the flags ask of wandb.init."""
-    suffix = "" if flags.disable_wandb_random_suffix else f"_{secrets.token_hex(3)}"
-    group = flags.wandb_group and flags.wandb_group + suffix
-    folder = Path(flags.wandb_dir or run_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    run = {"project": flags.wandb_project, "group": group, "name": group, "entity": flags.wandb_team, "mode": flags.wandb_mode}
-    return run | {"dir": str(folder), "settings": {"base_url": flags.wandb_host} if flags.wandb_host else None}
-
-
-def launch(config: "RunConfig", logs: Path) -> "Cluster":
-    """Start the processes of a run; what engines print goes to the folder `logs`."""
-    from slime.arguments.parse import as_flags
-
-    if config.run.launcher == "local":
-        from slime.local.launch import launch as start
-    else:
-        from slime.ray.launch import launch as start
-    from fsdp_backend import device
-
-    if config.engine.offload_rollout and not device.accelerator_count():
-        print("note: --offload-rollout set aside: there is no GPU to leave")
-    try:
-        return start(config, logs)
-    except ValueError as error:  # a checkpoint that can't be trained: nothing is running yet
-        raise UserError(as_flags(str(error))) from error
+    evaluate(config)
 
 
 def estimate_command(words: list[str]) -> None:

@@ -47,6 +47,8 @@ def print_estimate(config: RunConfig) -> None:
     """
     if not config.ppo.generates:
         raise UserError("slime estimate is for --loss-type policy_loss: supervised answers have lengths of their own")
+    if config.ppo.loss_type == "custom_loss":
+        raise UserError("slime estimate can't count what a loss of --custom-loss-function-path keeps alive")
     roles = estimates(config)
     console = Console()
     console.print(_table(roles))

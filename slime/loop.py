@@ -7,6 +7,7 @@ from fsdp_backend.batch.columns import RolloutBatch
 from fsdp_backend.training.targets import with_advantages, with_returns
 from slime.arguments.run_config import RunConfig
 from slime.backends.cluster import Cluster
+from slime.backends.fsdp_utils.custom_targets import custom_targets
 from slime.backends.fsdp_utils.group import Pending
 from slime.backends.fsdp_utils.weight_sync import WeightSync
 from slime.backends.fsdp_utils.worker import Trained
@@ -82,7 +83,7 @@ def train(
         saver.commit_if_whole()
     final = evaluate(config, generation, log, config.run.num_rollout, last=True)
     if final:
-        log.write_final_evaluation(final)
+        log.write_final_evaluation(final, config.run.num_rollout)
 
 
 def with_old_log_probs(batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog, rollout_id: int) -> RolloutBatch:
@@ -95,12 +96,14 @@ def with_old_log_probs(batch: RolloutBatch, cluster: Cluster, config: RunConfig,
 
 
 def with_old_values(batch: RolloutBatch, cluster: Cluster, config: RunConfig, log: RunLog) -> RolloutBatch:
-    """Add V_old and the critic's targets, where there is a critic."""
-    if cluster.critic is None:
-        return batch
-    with log.phase("values"):
-        values = cluster.critic.values(batch)
-    return with_returns(batch.with_columns(values=values), config.ppo)
+    """Add V_old and the critic's targets, where there is a critic; a custom function's targets are those of both roles."""
+    if cluster.critic is not None:
+        with log.phase("values"):
+            batch = batch.with_columns(values=cluster.critic.values(batch))
+    custom = custom_targets(config)
+    if custom is not None:
+        return custom(batch)
+    return batch if cluster.critic is None else with_returns(batch, config.ppo)
 
 
 def with_actor_columns(
@@ -112,7 +115,8 @@ def with_actor_columns(
             critic_update.result()
         with log.phase("values"):
             batch = batch.with_columns(values=cluster.critic.values(batch))
-    return with_advantages(batch, config.ppo) if config.ppo.generates else batch
+    has_them = not config.ppo.generates or config.ppo.custom_advantage_function_path is not None
+    return batch if has_them else with_advantages(batch, config.ppo)
 
 
 def update_actor(batch: RolloutBatch, cluster: Cluster, log: RunLog, rollout_id: int) -> dict[str, float]:

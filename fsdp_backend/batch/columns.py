@@ -47,6 +47,8 @@ class RolloutBatch:
     """[n] whether generation hit its length limit."""
     weight_version: Ints
     """[n] version of the weights that generated the end of the response."""
+    raw_reward: Floats | None = None
+    """[n] the reward as it was given, before any normalisation."""
     rollout_log_probs: Floats | None = None
     """[R] log-probs as the rollout engine saw them."""
     log_probs: Floats | None = None
@@ -73,6 +75,7 @@ class RolloutBatch:
             ("token_offsets", self.token_offsets[1:]),
             ("response_offsets", self.response_offsets[1:]),
             *((name, getattr(self, name)) for name in SAMPLE_COLUMNS),
+            *([] if self.raw_reward is None else [("raw_reward", self.raw_reward)]),
         ):
             if len(per_sample) != n:
                 raise ValueError(f"column {name} has {len(per_sample)} entries for {n} samples")
@@ -189,6 +192,7 @@ class RolloutBatch:
         """The batch of these samples (positions, each at most once), in this order."""
         token, response = _spans(self.token_offsets, samples), _spans(self.response_offsets, samples)
         parts: dict[str, Any] = {name: getattr(self, name)[samples] for name in SAMPLE_COLUMNS}
+        parts |= {} if self.raw_reward is None else {"raw_reward": self.raw_reward[samples]}
         parts |= {n: c[response] for n in ("loss_mask", *RESPONSE_COLUMNS) if (c := getattr(self, n)) is not None}
         if (kept := self.sampled_from(response)) is not None:
             parts["top_p_token_ids"], parts["top_p_offsets"] = kept

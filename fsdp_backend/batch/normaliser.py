@@ -17,15 +17,23 @@ def token_weights(batch: RolloutBatch, step: Step, per_token: bool) -> Floats:
     its denominator. `per_token`: the mean over the step's tokens. As in slime, a rollout without trainable tokens still counts
     in the mean over rollouts, and per token a sample without any counts as one token.
     """
-    samples = np.asarray(step.samples)
+    samples, size = np.asarray(step.samples), step_size(batch, step, per_token)
     trainable = batch.trainable_lengths[samples]
     if per_token:
-        sample_weight = np.full(len(samples), 1.0 / np.maximum(trainable, 1).sum())
+        sample_weight = np.full(len(samples), 1.0 / size)
     else:
-        rollouts, membership = np.unique(batch.rollout_index[samples], return_inverse=True)
+        _, membership = np.unique(batch.rollout_index[samples], return_inverse=True)
         tokens_of_rollout = np.bincount(membership, weights=trainable)
-        sample_weight = 1.0 / (np.maximum(tokens_of_rollout, 1) * len(rollouts))[membership]
+        sample_weight = 1.0 / (np.maximum(tokens_of_rollout, 1) * size)[membership]
     weight_of = np.zeros(len(batch))
     weight_of[samples] = sample_weight
     weights: Floats = (np.repeat(weight_of, batch.response_lengths) * (batch.loss_mask != 0)).astype(np.float32)
     return weights
+
+
+def step_size(batch: RolloutBatch, step: Step, per_token: bool) -> int:
+    """What the step's loss is a mean over: its rollouts, or with `per_token` its tokens."""
+    samples = np.asarray(step.samples)
+    if per_token:
+        return int(np.maximum(batch.trainable_lengths[samples], 1).sum())
+    return len(np.unique(batch.rollout_index[samples]))

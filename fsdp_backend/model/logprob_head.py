@@ -1,4 +1,4 @@
-"""The language-model head that yields log-probs of given tokens, and never a [tokens, vocabulary] matrix.
+"""The language-model head that yields log-probs of given tokens without a [tokens, vocabulary] matrix.
 
 It goes through chunks of the vocabulary and of the tokens: forward with an online log-sum-exp (Milakov and Gimelshein, arXiv
 1805.02867), backward with the logits computed again. With z the tempered logits of a token, p their softmax, H its entropy:
@@ -62,6 +62,10 @@ class LogProbHead(nn.Linear):
         return _LogProbAndEntropy.apply(  # type: ignore[no-any-return, no-untyped-call]
             hidden, self.weight, self.bias, targets, 1 / temperature, entropy_grad, kept
         )
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[T, vocabulary] in float32, all at once and not tempered: for a loss that can't do with less."""
+        return nn.functional.linear(hidden, self.weight, self.bias).to(torch.promote_types(hidden.dtype, torch.float32))
 
 
 class _LogProbAndEntropy(torch.autograd.Function):

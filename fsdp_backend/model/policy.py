@@ -36,9 +36,14 @@ class PolicyModel(nn.Module):
         """Whether the head's weight is the embedding's."""
         return self.head.weight is self.hf.get_input_embeddings().weight
 
-    def forward(self, pack: Pack, temperature: float, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
-        """Returns: log-probs and entropies of the pack's response tokens, both [R] float32."""
+    def forward(
+        self, pack: Pack, temperature: float, entropy_grad: bool = False, logits: bool = False
+    ) -> tuple[Tensor, Tensor] | Tensor:
+        """Returns: log-probs and entropies of the pack's response tokens, both [R] float32; or, with `logits`, these of all the
+        pack's tokens, [T, vocabulary] float32 and not tempered."""
         hidden = hidden_states(self.hf, pack)
+        if logits:
+            return self.head.logits(hidden)
         if not len(pack.targets):
             # An empty micro-batch still takes part in every collective, and in backward with a gradient of zero.
             nothing = self.head(hidden[:1], pack.input_ids[0, :1], temperature)[0][:0].clone()

@@ -1,5 +1,6 @@
 """The actor: log-probs, and the policy update."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,14 +13,27 @@ from fsdp_backend.batch.plan import pass_order
 from fsdp_backend.config import TrainConfig
 from fsdp_backend.model.loading import load_policy
 from fsdp_backend.training.actor_loss import Correction, actor_loss
-from fsdp_backend.training.learner import Learner
+from fsdp_backend.training.learner import Learner, Loss, Share, WholeLoss
+
+CustomLoss = Callable[[Tensor, Pack, RolloutBatch, Share], tuple[Tensor, dict[str, Tensor]]]
+"""From the logits [T of the pack, vocabulary], not tempered, to the micro-batch's share of the step's loss and of metrics."""
 
 
 class Actor:
     """The policy, its optimizer, and the frozen reference where the objective needs one."""
 
-    def __init__(self, config: TrainConfig, mesh: DeviceMesh, correction: Correction | None = None) -> None:
-        """`correction` takes the place of the importance weight of use_tis."""
+    def __init__(
+        self,
+        config: TrainConfig,
+        mesh: DeviceMesh,
+        correction: Correction | None = None,
+        custom_loss: CustomLoss | None = None,
+    ) -> None:
+        """`correction` takes the place of the importance weight of use_tis; `custom_loss` is that of loss_type custom_loss.
+        Raises ValueError where that is missing, or for a checkpoint that can't be trained."""
+        if config.ppo.loss_type == "custom_loss" and custom_loss is None:
+            raise ValueError("loss_type custom_loss needs the function itself, which slime train reads from its path")
+        self.custom_loss = custom_loss
         self.ppo, self.temperature, self.seed = config.ppo, config.rollout_temperature, config.seed
         self.correction = correction
         self.model = load_policy(config.actor.hf_checkpoint, config.actor, mesh)
@@ -35,7 +49,8 @@ class Actor:
         """[R] log-probs from before the update: under the policy as it is now, or those of the rollout (use_rollout_logprobs).
 
         None where nobody needs them: when the actor doesn't train on this rollout, or takes a single step, whose own forward
-        gives them. Raises ValueError if the batch lacks rollout_log_probs that the update needs.
+        gives them, and there is no function of the user's to read them. Raises ValueError if the batch lacks
+        rollout_log_probs that the update needs.
         """
         ppo = self.ppo
         if ppo.uses_rollout_log_probs and batch.rollout_log_probs is None:
@@ -43,7 +58,8 @@ class Actor:
         if ppo.use_rollout_logprobs:
             return batch.rollout_log_probs
         steps = len(self.learner.plan(batch)) * ppo.actor_update_steps if ppo.trains_actor(rollout_id) else 0
-        return None if steps <= 1 and ppo.kl_coef == 0 else self.log_probs(batch)
+        read = steps > 0 and ppo.reads_log_probs
+        return self.log_probs(batch) if steps > 1 or ppo.kl_coef != 0 or read else None
 
     def log_probs(self, batch: RolloutBatch) -> Floats:
         """[R] log-probs of the response tokens under the policy as it is now, 0 where the loss mask is."""
@@ -62,7 +78,8 @@ class Actor:
 
         Returns: metrics, averaged over the passes.
         """
-        loss = self._sft_loss if self.ppo.loss_type == "sft_loss" else self._policy_loss
+        losses: dict[str, Loss | WholeLoss] = {"sft_loss": self._sft_loss, "policy_loss": self._policy_loss}
+        loss = losses.get(self.ppo.loss_type, WholeLoss(self._custom_loss))
         rate = self.learner.advance_clock()
         orders = [None, *(pass_order(self.seed, rollout_id, k) for k in range(1, self.ppo.actor_update_steps))]
         reports = [self.learner.run_pass(batch, loss, self.ppo.calculate_per_token_loss, order) for order in orders]
@@ -82,3 +99,7 @@ class Actor:
     def _sft_loss(self, pack: Pack, batch: RolloutBatch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         log_probs, entropy = self.model(pack, temperature=1.0)
         return -log_probs, log_probs, {"sft_loss": -log_probs, "entropy": entropy}
+
+    def _custom_loss(self, pack: Pack, batch: RolloutBatch, share: Share) -> tuple[Tensor, dict[str, Tensor]]:
+        assert self.custom_loss is not None
+        return self.custom_loss(self.model(pack, self.temperature, logits=True), pack, batch, share)

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from fsdp_backend import device
 from fsdp_backend.batch.columns import Floats, RolloutBatch
-from fsdp_backend.batch.normaliser import token_weights
+from fsdp_backend.batch.normaliser import step_size, token_weights
 from fsdp_backend.batch.packing import Pack, pack
 from fsdp_backend.batch.plan import Step, plan_pass, plan_step
 from fsdp_backend.config import RoleConfig
@@ -29,6 +29,24 @@ from fsdp_backend.training.optimizer import build_optimizer, clip_and_step, move
 Loss = Callable[[Pack, RolloutBatch], tuple[Tensor, Tensor, dict[str, Tensor]]]
 """(pack, batch) -> loss, the model's prediction (log-prob or value) and metrics, all per response token [R]. The learner
 weighs, sums and reduces loss and metrics."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a micro-batch is in its step."""
+
+    weight: Tensor
+    """[R of the pack] of each response token in the step's loss."""
+    step_size: int
+    """What the step's loss is a mean over: rollouts, or tokens."""
+
+
+@dataclass(frozen=True)
+class WholeLoss:
+    """A loss that weighs and sums by itself."""
+
+    compute: Callable[[Pack, RolloutBatch, Share], tuple[Tensor, dict[str, Tensor]]]
+    """To the micro-batch's share of the step's loss, and of metrics; the sums over micro-batches and ranks are the step's."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +145,7 @@ class Learner:
         return all_sum(column, self.mesh).cpu().numpy()
 
     def run_pass(
-        self, batch: RolloutBatch, loss: Loss, per_token: bool, order: np.random.Generator | None = None
+        self, batch: RolloutBatch, loss: Loss | WholeLoss, per_token: bool, order: np.random.Generator | None = None
     ) -> PassReport:
         """One pass over the batch: an optimizer step for each `global_batch_size` rollouts."""
         steps = self.plan(batch, order)
@@ -145,23 +163,22 @@ class Learner:
         )
 
     def _step(
-        self, batch: RolloutBatch, step: Step, loss: Loss, per_token: bool, predictions: Tensor | None
+        self, batch: RolloutBatch, step: Step, loss: Loss | WholeLoss, per_token: bool, predictions: Tensor | None
     ) -> tuple[dict[str, float], float, bool]:
-        weights = token_weights(batch, step, per_token)
+        weights, size = token_weights(batch, step, per_token), step_size(batch, step, per_token)
         self.optimizer.zero_grad()
         sums: dict[str, Tensor] = {}
         micro_batches = step.ranks[self.mesh.get_local_rank()]
         for number, samples in enumerate(micro_batches, start=1):
             packed = pack(batch, samples, self.device)
-            weight = packed.column(weights)
             reduce_gradients(self.model, number == len(micro_batches) or not self.role.fsdp_defer_grad_reduce)
-            per_token_loss, prediction, metrics = loss(packed, batch)
+            part, prediction, metrics = _part(loss, packed, batch, Share(packed.column(weights), size))
             # FSDP averages gradients over ranks; the weights are those of the whole step, so undo the average.
-            torch.autograd.backward((per_token_loss * weight).sum() * self.mesh.size())
-            if predictions is not None:
+            torch.autograd.backward(part * self.mesh.size())
+            if predictions is not None and prediction is not None:
                 predictions[packed.response_index.to(self.device)] = prediction.detach()
             for name, value in metrics.items():
-                sums[name] = sums.get(name, torch.zeros((), device=self.device)) + (value.detach() * weight).sum()
+                sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value
         norm, taken = clip_and_step(self.optimizer, self.model.parameters(), self.role.clip_grad)
         totals = all_sum_metrics(sums, self.mesh)
         self._count_skipped(taken, norm, totals)
@@ -177,6 +194,18 @@ class Learner:
                 f"{self.skipped_in_a_row} optimizer steps of the {name} in a row met a gradient that is not finite, more than "
                 f"max_skipped_steps {self.role.max_skipped_steps}; the last had gradient norm {norm}, {seen}"
             )
+
+
+def _part(
+    loss: Loss | WholeLoss, packed: Pack, batch: RolloutBatch, share: Share
+) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+    """The micro-batch's part of the step's loss, the prediction where there is one, and its part of the metrics."""
+    if isinstance(loss, WholeLoss):
+        part, metrics = loss.compute(packed, batch, share)
+        return part, None, {name: value.detach() for name, value in metrics.items()}
+    per_token, prediction, columns = loss(packed, batch)
+    parts = {name: (value.detach() * share.weight).sum() for name, value in columns.items()}
+    return (per_token * share.weight).sum(), prediction, parts
 
 
 def _one_sample_a_row(model: Any, role: RoleConfig, mesh: DeviceMesh) -> RoleConfig:

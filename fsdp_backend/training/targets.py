@@ -33,11 +33,14 @@ def with_advantages(batch: RolloutBatch, ppo: PPOConfig) -> RolloutBatch:
         advantages = discounted_returns(_token_rewards(batch, ppo), offsets, ppo.gamma)
     else:
         advantages = torch.repeat_interleave(batch.tensor("reward"), offsets.diff())
-        if (kl := _kl(batch, ppo)) is not None:
+        if (kl := kl_penalty(batch, ppo)) is not None:
             advantages = advantages - ppo.kl_coef * kl
-    if ppo.normalize_advantages:
-        advantages = whiten(advantages, mask)
-    return batch.with_columns(advantages=advantages.numpy())
+    return batch.with_columns(advantages=normalized(advantages, batch, ppo).numpy())
+
+
+def normalized(advantages: Tensor, batch: RolloutBatch, ppo: PPOConfig) -> Tensor:
+    """The advantages, [R], whitened where normalize_advantages asks for it."""
+    return whiten(advantages, batch.tensor("loss_mask")) if ppo.normalize_advantages else advantages
 
 
 def _gae(batch: RolloutBatch, ppo: PPOConfig, lambd: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -47,11 +50,11 @@ def _gae(batch: RolloutBatch, ppo: PPOConfig, lambd: float | Tensor) -> tuple[Te
 
 def _token_rewards(batch: RolloutBatch, ppo: PPOConfig) -> Tensor:
     mask, offsets = batch.tensor("loss_mask"), batch.tensor("response_offsets")
-    return token_rewards(batch.tensor("reward"), _kl(batch, ppo), mask, offsets, ppo.kl_coef)
+    return token_rewards(batch.tensor("reward"), kl_penalty(batch, ppo), mask, offsets, ppo.kl_coef)
 
 
-def _kl(batch: RolloutBatch, ppo: PPOConfig) -> Tensor | None:
-    """KL penalty per token; None without one."""
+def kl_penalty(batch: RolloutBatch, ppo: PPOConfig) -> Tensor | None:
+    """KL of policy and reference per token, [R], before kl_coef; None where that is 0."""
     if ppo.kl_coef == 0:
         return None
     return approx_kl(batch.tensor("log_probs"), batch.tensor("ref_log_probs"), ppo.kl_loss_type)

@@ -60,7 +60,7 @@ _REWARDS = ("rm_type", "rm_url", "custom_rm_path", "group_rm", "prompt_data", "p
 
 def notices(config: RunConfig) -> list[str]:
     """One line for each group of flags that were given and have no meaning in this run."""
-    flags, defaults = config.flags(), _defaults()
+    flags, defaults = config.flags(), default_values()
     lines, said = [], set()
     for applies, names, why in _meaningless(config):
         given = [name for name in names if applies and name not in said and flags[name] != defaults.get(name, MISSING)]
@@ -88,9 +88,15 @@ def _meaningless(config: RunConfig) -> list[tuple[bool, tuple[str, ...], str]]:
         (ppo.advantage_estimator == "reinforce_plus_plus_baseline", std, f"{estimator} never divides"),
         (ppo.advantage_estimator == "cispo", ("eps_clip_c",), "cispo clips the weight, not the loss"),
         (not config.has_critic_updates, (*_CRITIC, *of_role), "--debug-rollout-only trains nothing"),
+        (config.rollout.debug_rollout_only, ("custom_advantage_function_path",), "--debug-rollout-only trains nothing"),
         (not config.has_actor_updates, _ACTOR, "no rollout trains the actor"),
         (ppo.dis_eps_low is not None, ("eps_clip", "eps_clip_high"), "--dis-eps-low and --dis-eps-high take their place"),
         (not ppo.use_tis, ("tis_mode", "tis_clip", "tis_clip_low"), "they are for --use-tis"),
+        (
+            ppo.loss_type == "custom_loss",
+            ("custom_tis_function_path", "use_tis", "use_opsm"),
+            "--custom-loss-function-path computes the whole loss (it sees these flags in args)",
+        ),
         (not ppo.use_opsm, ("opsm_delta",), "it is for --use-opsm"),
         (not ppo.use_kl_loss, ("use_unbiased_kl",), "it is for --use-kl-loss"),
         (
@@ -140,7 +146,7 @@ def _single_step(config: RunConfig) -> bool:
     return one_pass and role.global_batch_size in (None, samples) and role.num_steps_per_rollout in (None, 1)
 
 
-def _defaults() -> dict[str, Any]:
+def default_values() -> dict[str, Any]:
     """The default of every flag; of the critic's own, nothing equals it."""
     sections = (RoleConfig, RunArgs, ClusterArgs, EngineArgs, DataArgs, RolloutArgs, RewardArgs, EvalArgs, PPOConfig, WandbArgs)
     found: dict[str, Any] = {field.name: field.default for section in sections for field in fields(section)}

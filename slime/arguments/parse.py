@@ -18,10 +18,11 @@ import tyro
 from fsdp_backend.config import PPOConfig, RoleConfig
 from slime.arguments.epochs import rollouts_in_epochs
 from slime.arguments.errors import UserError
+from slime.arguments.evaluation import for_evaluation, words_not_needed
 from slime.arguments.groups import ClusterArgs, DataArgs, EngineArgs, EvalArgs, RewardArgs, RolloutArgs, RunArgs, WandbArgs
 from slime.arguments.role_file import RoleFile, read_role_file
 from slime.arguments.roles import CRITIC_SWITCHES, CriticOverrides, critic_role
-from slime.arguments.rules import check
+from slime.arguments.rules import EVALUATION_RULES, RULES, check
 from slime.arguments.run_config import RunConfig
 from slime.arguments.scripts.checkpoints import without_megatron_reference
 from slime.arguments.scripts.read import KNOWN, Script, ScriptFlags, apply, check_shape, is_known, take
@@ -65,8 +66,9 @@ def known_flags() -> dict[str, Any]:
     }
 
 
-def parse_arguments(argv: Sequence[str]) -> RunConfig:
+def parse_arguments(argv: Sequence[str], evaluates: bool = False) -> RunConfig:
     """Raises UserError (one line) for unknown flags, bad values and flags that contradict each other; exits for --help.
+    `evaluates`: for an evaluation alone, which needs no more than a checkpoint and what to evaluate it on.
 
     The value of --wandb-key is no part of the config: it goes into the environment."""
     given, config_file = _take_value(list(argv), "--config")
@@ -81,7 +83,7 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
         if token.startswith("--") and token != "--help":
             _require_known(token)
     scripts, notes = [script, Script("critic")], ScriptFlags()
-    from_epochs = _counts_epochs(own)
+    from_epochs = not evaluates and _counts_epochs(own)
     if "--help" not in own and "-h" not in own:
         roles = RoleFile() if role_path is None else read_role_file(Path(role_path), known_flags())
         own += _new_words(roles, _values(own), role_path)
@@ -89,6 +91,8 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
         scripts[1] = roles.scripts["critic"]
         words, notes = _said_otherwise(scripts, _values(own))
         own, notes = own + words, notes + roles.notes
+        if evaluates:
+            own += words_not_needed(_values(own))
         if from_epochs:
             own += ["--num-rollout", "1"]  # until the data has been counted
         _require_all(own)
@@ -96,10 +100,11 @@ def parse_arguments(argv: Sequence[str]) -> RunConfig:
     if from_epochs:
         count = rollouts_in_epochs(parsed.run.num_epoch, parsed.rollout.rollout_batch_size, parsed.data)
         parsed = dataclasses.replace(parsed, run=dataclasses.replace(parsed.run, num_rollout=count, num_epoch=None))
-    config = without_megatron_reference(_config(parsed, notes, for_sglang))
-    check(config)
+    config = _config(parsed, notes, for_sglang)
+    config = for_evaluation(config) if evaluates else without_megatron_reference(config)
+    check(config, EVALUATION_RULES if evaluates else RULES)
     checked = check_shape(scripts[0], Path(config.actor.hf_checkpoint))
-    if config.ppo.uses_critic:
+    if config.ppo.uses_critic and not evaluates:
         checked += check_shape(scripts[1], Path(config.critic.hf_checkpoint))
     return dataclasses.replace(config, script=config.script + checked)
 

@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fsdp_backend.config import RoleConfig
@@ -13,10 +13,12 @@ from slime.arguments.reward_types import IFBENCH_MISSING, NEED_LABEL, OF_SEVERAL
 from slime.arguments.run_config import RunConfig
 from slime.arguments.scripts.checkpoints import require_own_state
 
+Rule = Callable[[RunConfig], None]
 
-def check(config: RunConfig) -> None:
+
+def check(config: RunConfig, rules: Sequence[Rule]) -> None:
     """Raises UserError at the first rule that does not hold."""
-    for rule in RULES:
+    for rule in rules:
         rule(config)
 
 
@@ -313,7 +315,7 @@ def _engines_have_whole_gpus(config: RunConfig) -> None:
         raise UserError(f"--rollout-num-gpus-per-engine {each} with --colocate is not supported yet: give 1")
 
 
-RULES: tuple[Callable[[RunConfig], None], ...] = (
+RULES: tuple[Rule, ...] = (
     _backend,
     _positive_counts,
     _one_node,
@@ -338,3 +340,19 @@ RULES: tuple[Callable[[RunConfig], None], ...] = (
     _engines_have_whole_gpus,
     _checkpoints_readable,
 )
+EVALUATION_RULES: tuple[Rule, ...] = (
+    _backend,
+    _positive_counts,
+    _temperature,
+    _cut_sampling,
+    _stop_strings,
+    _one_reward,
+    _reward_type_has_what_it_needs,
+    _evaluation_has_data,
+    _wandb_is_installed,
+    require_own_state,
+    _engines_take_what_is_asked,
+    _engines_have_whole_gpus,
+    _checkpoints_readable,
+)
+"""Of `slime eval`."""

@@ -68,6 +68,11 @@ class RunConfig:
         return self.ppo.generates and self.rollout.load_debug_rollout_data is None
 
     @property
+    def has_rollouts(self) -> bool:
+        """Whether there is anything besides evaluations."""
+        return self.data.prompt_data is not None or self.rollout.load_debug_rollout_data is not None
+
+    @property
     def has_actor_updates(self) -> bool:
         """Whether there is a rollout that the actor trains on."""
         return not self.rollout.debug_rollout_only and self.run.num_rollout > self.ppo.rollouts_without_actor

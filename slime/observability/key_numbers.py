@@ -32,6 +32,8 @@ def _change(rows: Sequence[Row], label: str, name: str) -> Card:
     known = [value for value in column(rows, name)[1] if not math.isnan(value)]
     if not known:
         return Card(label, "")
+    if len(rows) == 1:
+        return Card(label, f"{known[0]:.2f}")
     return Card(label, f"{known[0]:.2f} \N{RIGHTWARDS ARROW} {known[-1]:.2f}", "first and last")
 
 

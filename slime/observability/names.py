@@ -103,6 +103,7 @@ _ACTOR = (
     Metric("train/tis_clipfrac", "fraction", "share of tokens whose importance weight left its interval"),
     Metric("train/tis_abs", "ratio", "mean distance of the importance ratio from 1"),
     Metric("train/opsm_clipfrac", "fraction", "share of tokens left out because their response has become improbable"),
+    Metric("train/custom_loss/{name}", "as reported", "what a loss of --custom-loss-function-path reports"),
     Metric("train/custom_tis/{name}", "as reported", "what a correction of --custom-tis-function-path reports"),
 )
 

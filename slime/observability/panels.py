@@ -75,6 +75,11 @@ PANELS: tuple[PanelSpec, ...] = (
         (LineSpec("rollout/reward", "rollout"), LineSpec("eval/{dataset}/reward", "eval {dataset}", sparse=True)),
     ),
     PanelSpec(
+        "Pass rate",
+        "chance of a right response among k",
+        (LineSpec("eval/{dataset}/pass@{n}", "{dataset} pass@{n}", sparse=True),),
+    ),
+    PanelSpec(
         "Explained variance",
         "fraction of the returns' variance",
         (

@@ -130,7 +130,8 @@ class Progress:
 
     def _summary(self) -> str:
         if self._rollout_id is None:
-            return f"rollout 0/{self._num_rollout} | elapsed {format_seconds(self._elapsed())}"
+            first = f"rollout 0/{self._num_rollout} | " if self._num_rollout else ""  # an evaluation alone has none
+            return f"{first}elapsed {format_seconds(self._elapsed())}"
         return summary_line(self._rollout_id, self._num_rollout, self._metrics, self._seconds_left(), self._elapsed())
 
     def _elapsed(self) -> float:
@@ -149,7 +150,7 @@ class Progress:
     def _render(self) -> RenderableType:
         done = 0 if self._rollout_id is None else self._rollout_id + 1
         self._spinner.update(text=Text(self._phase, style="cyan"))
-        running = done < self._num_rollout and self._phase not in ("done", "stopped")
+        running = done < max(1, self._num_rollout) and self._phase not in ("done", "stopped")
         head = Table.grid(padding=(0, 2))
         head.add_row(
             ProgressBar(total=max(1, self._num_rollout), completed=done, width=32),

@@ -38,7 +38,6 @@ class RunLog:
         (run_dir / CONFIG_FILE).write_text(yaml.safe_dump(plain, sort_keys=False))
         self.run_dir = run_dir
         self.progress = Progress(num_rollout, critic_passes)
-        self._num_rollout = num_rollout
         self._timer = PhaseTimer()
         self._writers: list[Writer] = [JsonlWriter(metrics), TensorBoardWriter(run_dir / "tensorboard", first_rollout)]
         self._timeline = TimelineWriter(run_dir / TIMELINE_FILE)
@@ -93,9 +92,9 @@ class RunLog:
             writer.write(rollout_id, whole)
         self.progress.update(rollout_id, whole)
 
-    def write_final_evaluation(self, metrics: Mapping[str, float]) -> None:
-        """Record an evaluation made after the last rollout: it stands where the next rollout would."""
+    def write_final_evaluation(self, metrics: Mapping[str, float], rollouts: int) -> None:
+        """Record an evaluation made after so many rollouts, the last: it stands where the next rollout would."""
         for writer in self._writers:
-            writer.write(self._num_rollout, metrics)
+            writer.write(rollouts, metrics)
         shown = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items() if name.endswith("/reward"))
-        self.progress.print(f"after {self._num_rollout} rollouts: {shown}")
+        self.progress.print(f"after {rollouts} rollouts: {shown}")

@@ -66,13 +66,14 @@ class RolloutManager:
         self.args.eval_datasets = eval_dataset_configs(self.args)
         self._require_plug_ins()
         self.eval_function = plug_in(self.args, "eval_function_path") or self.rollout_function
-        longest = max([config.rollout.rollout_max_response_len, *(each.max_response_len for each in self.args.eval_datasets)])
-        self.args.rollout_max_prompt_len = prompt_limit(config, longest)
+        lengths = [each.max_response_len for each in self.args.eval_datasets]
+        lengths += [config.rollout.rollout_max_response_len] * config.has_rollouts
+        self.args.rollout_max_prompt_len = prompt_limit(config, max(lengths))
         self.args.eval_prompts = {each.name: read_eval_prompts(self.args, each) for each in self.args.eval_datasets}
         replayed = self.args.load_debug_rollout_data
         if replayed is not None:
             require_samples(replayed, self.args.num_rollout)
-        self.data_source = build_data_source(self.args) if replayed is None else None
+        self.data_source = build_data_source(self.args) if replayed is None and config.has_rollouts else None
         if path == f"{_DEFAULT}.generate_rollout" and self.args.custom_generate_function_path is None:
             self._require_usable()
         self._generated = -1
@@ -157,6 +158,7 @@ class RolloutManager:
     def batch(self, rollout_id: int, made: Made) -> tuple[RolloutBatch, dict[str, float]]:
         """What is trained on of them, and the rollout's metrics."""
         batch, rewards = self._batch(made.samples)
+        batch = batch.with_columns(raw_reward=np.asarray(rewards, dtype=np.float32))
         logger = plug_in(self.args, "custom_rollout_log_function_path")
         if logger is not None and _logged(logger, rollout_id, self.args, made.samples, made.metrics, made.seconds):
             return batch, {}

@@ -25,6 +25,8 @@ FUNCTIONS = (
     "custom_rollout_log_function_path",
     "custom_eval_rollout_log_function_path",
     "custom_tis_function_path",
+    "custom_advantage_function_path",
+    "custom_loss_function_path",
 )
 """The flags that name one function each."""
 

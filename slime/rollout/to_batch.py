@@ -76,7 +76,7 @@ def _require_response(sample: Sample) -> None:
 
 def _rollout_log_probs(args: Any, samples: Sequence[Sample]) -> list[list[float]] | None:
     without = [sample for sample in samples if sample.rollout_log_probs is None]
-    if without and args.loss_type == "policy_loss" and (args.use_tis or args.use_rollout_logprobs):
+    if without and args.loss_type != "sft_loss" and (args.use_tis or args.use_rollout_logprobs):
         raise UserError(
             f"sample {without[0].index} has no rollout_log_probs, which --use-tis and --use-rollout-logprobs need: "
             "its generate function must fill them in"

@@ -320,3 +320,14 @@ def test_an_update_that_needs_the_rollouts_log_probs_refuses_a_batch_without(che
     config = replace(train_config(checkpoint), ppo=PPOConfig(use_tis=True))
     with pytest.raises(AssertionError, match="use_tis and use_rollout_logprobs need the rollout's log-probs"):
         run_world(1, trained, config, batches())
+
+
+def refuses_a_plug_in(mesh: DeviceMesh, folder: Path) -> str:
+    config = train_config(folder)
+    with pytest.raises(ValueError, match="custom_advantage_function_path is called by slime train") as caught:
+        Session(replace(config, ppo=replace(config.ppo, custom_advantage_function_path="a.b")), mesh)
+    return str(caught.value)
+
+
+def test_the_engine_alone_refuses_what_only_slime_can_call(checkpoint: Path) -> None:
+    run_world(1, refuses_a_plug_in, checkpoint)

@@ -177,6 +177,10 @@ ROWS: tuple[SetAside | Refused | Translated | Share, ...] = (
     Refused("training computes in float32, or in bfloat16 by --bf16", valued="fp8-recipe fp4-format fp4-recipe"),
     Refused("every token reaches its experts here", valued="moe-expert-capacity-factor moe-input-jitter-eps"),
     Refused("every token reaches its experts here", switches="moe-pad-expert-input-to-capacity"),
+    Refused(
+        "how a loss is averaged is fixed here; --loss-type custom_loss takes a loss of your own",
+        valued="custom-pg-loss-reducer-function-path",
+    ),
     Refused("multi-token prediction is not trained here", switches="enable-mtp-training"),
     Refused("engine and trainer do not compute bit for bit the same here", switches="true-on-policy-mode"),
 )

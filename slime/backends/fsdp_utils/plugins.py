@@ -30,7 +30,7 @@ def _correction(function: Callable[..., Any], args: Any, path: str) -> Correctio
         loss: Tensor, *, log_probs: Tensor, rollout_log_probs: Tensor, pack: Pack, batch: RolloutBatch
     ) -> tuple[Tensor, Tensor, Metrics]:
         nonlocal reported
-        view = _Responses(pack, batch)
+        view = Responses(pack, batch)
         answer = function(
             args,
             pg_loss=view.whole(loss),
@@ -60,7 +60,7 @@ def _correction(function: Callable[..., Any], args: Any, path: str) -> Correctio
     return correct
 
 
-class _Responses:
+class Responses:
     """The whole responses of a pack. An empty pack counts as one masked token: every rank must learn the metrics' names."""
 
     def __init__(self, pack: Pack, batch: RolloutBatch) -> None:
@@ -68,6 +68,7 @@ class _Responses:
         self.response_lengths: list[int] = batch.response_lengths[samples].tolist() or [1]
         self.total_lengths: list[int] = batch.total_lengths[samples].tolist() or [2]
         everything = [np.arange(batch.response_offsets[i], batch.response_offsets[i + 1]) for i in samples]
+        self._everything, self._device = np.concatenate(everything) if samples else None, pack.input_ids.device
         trained = np.concatenate([batch.loss_mask[span] != 0 for span in everything] or [np.zeros(1, dtype=np.bool_)])
         self.position = torch.from_numpy(np.flatnonzero(trained)).to(pack.input_ids.device)
 
@@ -82,3 +83,8 @@ class _Responses:
     def split(self, whole: Tensor) -> list[Tensor]:
         """A tensor a sample."""
         return list(torch.split(whole, self.response_lengths))
+
+    def column(self, column: np.ndarray) -> list[Tensor]:
+        """A response column of the batch, a tensor a sample."""
+        whole = np.zeros(1, dtype=column.dtype) if self._everything is None else column[self._everything]
+        return self.split(torch.from_numpy(whole).to(self._device))

@@ -17,6 +17,7 @@ from fsdp_backend.state.weight_stream import full_weights
 from fsdp_backend.training.actor import Actor
 from fsdp_backend.training.critic import Critic
 from slime.arguments.run_config import RunConfig
+from slime.backends.fsdp_utils.custom_loss import custom_loss
 from slime.backends.fsdp_utils.plugins import custom_correction
 from slime.backends.fsdp_utils.weight_sender import Carrier, carrier, send_weights
 
@@ -45,7 +46,11 @@ class TrainWorker:
         self.rank = meeting.rank
         torch.manual_seed(train.seed + self.rank)
         self.source = Path((train.actor if role == "actor" else train.critic).hf_checkpoint)
-        self.role: Actor | Critic = Actor(train, mesh, custom_correction(config)) if role == "actor" else Critic(train, mesh)
+        self.role: Actor | Critic
+        if role == "actor":
+            self.role = Actor(train, mesh, custom_correction(config), custom_loss(config))
+        else:
+            self.role = Critic(train, mesh)
         self.carrier: Carrier | None = None
         self.saving: Future[None] | None = None
         if config.run.async_save:

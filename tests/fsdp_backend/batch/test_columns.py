@@ -150,3 +150,12 @@ def test_taking_samples_keeps_every_column_of_theirs() -> None:
         assert taken.top_p_token_ids is not None
         ids = [taken.top_p_token_ids[a:b].tolist() for a, b in pairwise(response[start : stop + 1])]
         assert ids == kept[old]
+
+
+def test_raw_rewards_travel_with_their_samples_and_are_one_each() -> None:
+    batch = RolloutBatch.from_samples(**EXAMPLE).with_columns(raw_reward=np.array([3, 4], dtype=np.float32))
+    taken = batch.take(np.array([1])).raw_reward
+    assert taken is not None
+    assert taken.tolist() == [4]
+    with pytest.raises(ValueError, match="column raw_reward has 3 entries for 2 samples"):
+        batch.with_columns(raw_reward=np.zeros(3, dtype=np.float32))

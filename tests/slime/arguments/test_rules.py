@@ -128,6 +128,16 @@ REFUSED = [
     ("--use-tis --use-rollout-logprobs", "--use-tis corrects from the rollout engine's log-probs to the trainer's"),
     ("--tis-clip-low 3", "--tis-clip-low must lie between 0 and --tis-clip, got 3.0 and 2.0"),
     ("--tis-clip-low -1", "--tis-clip-low must lie between 0 and --tis-clip, got -1.0"),
+    (
+        "--custom-advantage-function-path a.b --critic-targets refreshed",
+        "--critic-targets refreshed computes returns anew before each pass, --custom-advantage-function-path gives them once",
+    ),
+    (
+        "--custom-advantage-function-path a.b --advantage-values after-update",
+        "--advantage-values after-update computes advantages after the critic's update, --custom-advantage-function-path",
+    ),
+    ("--loss-type custom_loss", "--loss-type custom_loss and --custom-loss-function-path need each other"),
+    ("--custom-loss-function-path a.b", "--loss-type custom_loss and --custom-loss-function-path need each other"),
     ("--custom-tis-function-path a.b", "--custom-tis-function-path has no meaning without --use-tis"),
     ("--opsm-delta -1", "--opsm-delta must not be negative, got -1.0"),
     (
@@ -225,6 +235,7 @@ ACCEPTED = [
     f"{SGLANG} --rollout-num-gpus-per-engine 2 --rollout-num-gpus 4 --rollout-external-engine-addrs a:1 b:2",
     "--update-weight-transport disk --sglang-anything 3",
     "--use-tis --tis-clip-low 2 --custom-tis-function-path a.b --use-opsm",
+    "--advantage-estimator grpo --custom-advantage-function-path a.b --critic-targets refreshed",
 ]
 
 

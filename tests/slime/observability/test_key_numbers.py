@@ -29,7 +29,7 @@ def test_the_explained_variance_is_the_last_passes() -> None:
 
 
 def test_without_an_evaluation_the_rollouts_reward_is_shown() -> None:
-    assert cards_of([{"rollout": 0, "rollout/reward": 0.5}])["Rollout reward"] == "0.50 → 0.50"
+    assert cards_of([{"rollout": 0, "rollout/reward": 0.5}])["Rollout reward"] == "0.50"
 
 
 def test_total_time_is_the_sum_of_whole_rollouts() -> None:

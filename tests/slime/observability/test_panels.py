@@ -61,3 +61,12 @@ def test_the_time_left_over_by_the_phases_is_shown() -> None:
 def test_phases_longer_than_the_whole_leave_nothing_over() -> None:
     rows: list[Row] = [{"rollout": 0, "time/generate": 6.0, "time/evaluate": 9.0, "time/rollout": 10.0}]
     assert [series.label for series in panel_of(TIME_TITLE, rows).series] == ["generate", "evaluate"]
+
+
+def test_pass_rates_have_a_line_for_each_data_set_and_number() -> None:
+    rows: list[Row] = [{"rollout": 0, "eval/a/pass@1": 0.1, "eval/a/pass@2": 0.2, "eval/b/pass@1": 0.3}]
+    assert [(line.label, line.values) for line in panel_of("Pass rate", rows).series] == [
+        ("a pass@1", [0.1]),
+        ("a pass@2", [0.2]),
+        ("b pass@1", [0.3]),
+    ]

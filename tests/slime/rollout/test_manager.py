@@ -28,6 +28,7 @@ def refusal(model: Path, prompts: Path | str, *flags: str) -> str:
 
 
 PLUGIN_FLAGS = ["rollout-function-path", "custom-generate-function-path", "custom-rm-path", "custom-tis-function-path"]
+PLUGIN_FLAGS += ["custom-advantage-function-path"]
 
 
 @pytest.mark.parametrize("flag", [f"--{name}" for name in PLUGIN_FLAGS])

@@ -19,6 +19,10 @@ CHANGES_THE_OBJECTIVE = [
     ("--moe-router-bias-update-rate 1e-3", "--moe-router-bias-update-rate 1e-3: the router's bias stays"),
     ("--moe-expert-capacity-factor 1.0", "--moe-expert-capacity-factor 1.0: every token reaches its experts here"),
     ("--enable-mtp-training", "--enable-mtp-training: multi-token prediction is not trained here"),
+    (
+        "--custom-pg-loss-reducer-function-path a.b",
+        "--custom-pg-loss-reducer-function-path a.b: how a loss is averaged is fixed",
+    ),
     ("--true-on-policy-mode", "--true-on-policy-mode: engine and trainer do not compute bit for bit the same here"),
     ("--weight-decay-incr-style cosine", "--weight-decay-incr-style cosine: weight decay is constant; give constant"),
     ("--finetune --load x", "--finetune does not go with --load"),
