@@ -34,6 +34,7 @@ class Generation:
 
     def __init__(self, config: RunConfig, rollouts: RolloutManager, cluster: Cluster, weights: WeightSync, log: RunLog) -> None:
         self.num_rollout = config.run.num_rollout
+        self.ahead = config.rollout.max_staleness > 0
         self.one_ahead = config.rollout.max_staleness == 1 and cluster.engines is not None
         self.rollouts, self.cluster, self.weights, self.log = rollouts, cluster, weights, log
         self._ahead: Future[Made] | None = None
@@ -104,7 +105,9 @@ class Generation:
 
     def _staleness(self, made: Made) -> dict[str, float]:
         behind = made.versions_behind(self.weights.version)
-        return {"rollout/staleness": float(np.mean(behind)), "rollout/staleness_max": float(max(behind))} if behind else {}
+        if not behind or not (self.ahead or any(behind)):
+            return {}
+        return {"rollout/staleness": float(np.mean(behind)), "rollout/staleness_max": float(max(behind))}
 
     def _idle_time(self) -> dict[str, float]:
         """Of the engines, since this was last asked."""

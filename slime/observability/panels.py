@@ -142,6 +142,20 @@ PANELS: tuple[PanelSpec, ...] = (
         (LineSpec("train/train_rollout_logprob_abs_diff", "rollout engine to actor"),),
     ),
     PanelSpec(
+        "Staleness",
+        "weight versions behind, or groups",
+        (
+            LineSpec("rollout/staleness", "mean of the samples"),
+            LineSpec("rollout/staleness_max", "oldest sample", dashed=True),
+            LineSpec("rollout/stale_groups", "groups begun anew"),
+        ),
+    ),
+    PanelSpec(
+        "Idle rollout engines",
+        "seconds of a rollout",
+        (LineSpec("time/engine_idle", "nothing to generate"),),
+    ),
+    PanelSpec(
         "Off-policy correction",
         "ratio, or fraction of tokens",
         (

@@ -5,12 +5,13 @@ import shlex
 from pathlib import Path
 
 from slime.arguments.parse import known_flags
+from slime.arguments.scripts.read import is_known
 
 README = Path("README.md").read_text()
 
 
 def test_every_make_target_of_the_readme_is_in_the_makefile() -> None:
-    targets = set(re.findall(r"(?:^    |`)make ([a-z0-9]+)", README, re.MULTILINE))
+    targets = set(re.findall(r"(?:^    |`)make ([a-z0-9-]+)", README, re.MULTILINE))
     assert {"quickstart", "test"} <= targets
     for target in targets:
         assert re.search(rf"^{target}:", Path("Makefile").read_text(), re.MULTILINE), target
@@ -22,7 +23,7 @@ def test_every_flag_of_the_readme_is_known() -> None:
     for flag in flags:
         name = flag[2:].partition("=")[0].replace("-", "_")
         known = {*known_flags(), "config", "help"}
-        assert name in known or name.removeprefix("no_") in known or "…" in name, flag
+        assert name in known or name.removeprefix("no_") in known or "…" in name or is_known(flag), flag
 
 
 def test_every_link_of_the_readme_leads_to_a_file() -> None:

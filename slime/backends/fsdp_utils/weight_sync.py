@@ -23,6 +23,7 @@ class WeightSync:
         self.actor, self.engines, self.folder = actor, engines, folder
         self.by_disk, self.checkpoint = config.weight_transport == "disk", config.actor.hf_checkpoint
         self.memory = EngineMemory(engines, config)
+        self.amid_requests = config.rollout.max_staleness > 1
         self.version = 0
 
     def resume(self, version: int) -> None:
@@ -50,6 +51,15 @@ class WeightSync:
         assert self.engines is not None
         self.memory.resume(*WEIGHTS)
         self.version += 1
+        if self.amid_requests:  # responses wait between two tokens, and go on with the new weights
+            ask_all(self.engines.urls, "/pause_generation", {"mode": "in_place"})
+        self._bring()
+        if self.amid_requests:
+            ask_all(self.engines.urls, "/continue_generation", {})
+        shutil.rmtree(self._folder(self.version - 1), ignore_errors=True)
+
+    def _bring(self) -> None:
+        assert self.engines is not None
         if self._send(self.engines.urls):
             self.engines.replace_dead(self.newest, self.version, _PATIENCE)
             failures = self._send(list(self._behind()))
@@ -57,7 +67,6 @@ class WeightSync:
                 raise UserError(f"weight version {self.version} did not reach the rollout engine {url}: {reason}")
         for url, version in self._behind().items():
             raise UserError(f"the rollout engine {url} has weight version {version}, not {self.version} as it was sent")
-        shutil.rmtree(self._folder(self.version - 1), ignore_errors=True)
 
     def _send(self, urls: list[str]) -> dict[str, str]:
         """What went wrong, by engine."""
