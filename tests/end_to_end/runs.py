@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from recipes.quickstart.tokenizer import build_tokenizer
 from slime.cli import main
+from slime.rollout.sglang_rollout import generate
 from slime.utils.types import Sample
 from tests.tiny import save_tiny_model
 
@@ -25,6 +26,12 @@ async def takes_its_time(args: Any, sample: Sample, **kwargs: Any) -> float:
     """The same, half a second later."""
     await asyncio.sleep(0.5)
     return await likes_one_letter(args, sample)
+
+
+async def begins_late(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Asks the engine after longer than a rollout is trained on."""
+    await asyncio.sleep(2.0)
+    return await generate(args, sample, sampling_params)
 
 
 async def fails_on_sample_five(args: Any, sample: Sample, **kwargs: Any) -> float:

@@ -60,6 +60,13 @@ def test_one_ahead_every_rollout_but_the_first_is_one_version_behind(one_ahead: 
     assert samples(one_ahead, "weight_versions") == [[[str(version)]] * 8 for version in (0, 0, 1, 2, 3)]
 
 
+def test_the_weights_wait_for_a_rollout_that_takes_longer_than_training(inputs: Path, tmp_path: Path) -> None:
+    late = ["--custom-generate-function-path", "tests.end_to_end.runs.begins_late", "--num-rollout", "3"]
+    assert run(flags(inputs, tmp_path, 1, *late)) == 0
+    assert [row["rollout/staleness"] for row in metrics_of(tmp_path / "run")] == [0, 1, 1]
+    assert all(row["time/generate_wait"] > 0.5 for row in metrics_of(tmp_path / "run")[:2])
+
+
 @pytest.mark.parametrize("stop", [0, 2])
 def test_one_ahead_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
     stop: int, inputs: Path, one_ahead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
