@@ -1,7 +1,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: help setup quickstart tooluse smollm2 sao ablation test test-sglang bench lint format clean
+.PHONY: help setup quickstart tooluse smollm2 sao ablation test test-gpu test-sglang bench lint format clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -35,6 +35,9 @@ ablation: setup  ## does K matter? 56 small runs, resumable (about 40 minutes on
 
 test: setup  ## the whole suite
 	$(BIN)/python -m pytest
+
+test-gpu: setup  ## the tests that need an accelerator
+	$(BIN)/python -m pytest -m gpu
 
 test-sglang: setup .venv-sglang/.installed  ## the tests against the real SGLang, on a CPU; installs it in an environment of its own
 	$(BIN)/python -m pytest -m sglang

@@ -110,14 +110,14 @@ def test_help_and_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None
 def test_an_interrupt_is_one_line_and_leaves_what_was_recorded(
     inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generate = RolloutManager.generate
+    make = RolloutManager.make
 
     def interrupted(self: RolloutManager, rollout_id: int) -> object:
         if rollout_id == 2:
             raise KeyboardInterrupt
-        return generate(self, rollout_id)
+        return make(self, rollout_id)
 
-    monkeypatch.setattr(RolloutManager, "generate", interrupted)
+    monkeypatch.setattr(RolloutManager, "make", interrupted)
     assert run(ppo_flags(inputs, tmp_path / "run")) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "slime: interrupted"
     assert [row["rollout"] for row in metrics_of(tmp_path / "run")] == [0, 1]

@@ -13,7 +13,7 @@ import pytest
 from tests.end_to_end.runs import assert_same_outcome, make_inputs, metrics_of, ppo_flags, run
 from tests.worlds import CONTEXT
 
-DRIVERS_KILLED, OTHERS_KILLED = 18, 12
+DRIVERS_KILLED, OTHERS_KILLED = 22, 8
 ROLLOUTS = 24
 
 

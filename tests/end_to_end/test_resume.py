@@ -43,15 +43,15 @@ def uninterrupted(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def interrupt_at(rollout: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    generate = RolloutManager.generate
+    make = RolloutManager.make
 
     def interrupted(self: RolloutManager, rollout_id: int) -> Any:
         if rollout_id == rollout:
-            monkeypatch.setattr(RolloutManager, "generate", generate)
+            monkeypatch.setattr(RolloutManager, "make", make)
             raise KeyboardInterrupt
-        return generate(self, rollout_id)
+        return make(self, rollout_id)
 
-    monkeypatch.setattr(RolloutManager, "generate", interrupted)
+    monkeypatch.setattr(RolloutManager, "make", interrupted)
 
 
 @pytest.mark.parametrize("stop", [1, 3])

@@ -111,6 +111,21 @@ def test_engines_that_run_already_are_used_and_left_running(inputs: Path, tmp_pa
         server.wait()
 
 
+@pytest.mark.parametrize("transport", ["nccl", "disk"])
+def test_weights_change_under_responses_and_no_token_is_older_than_allowed(
+    inputs: Path, tmp_path: Path, transport: str
+) -> None:
+    samples = str(tmp_path / "{rollout_id}.pt")
+    flags = [*SGLANG, "--update-weight-transport", transport, "--max-staleness", "2", "--num-rollout", "4"]
+    flags += ["--rollout-max-response-len", "100", "--save-debug-rollout-data", samples]
+    assert run(ppo_flags(inputs, tmp_path / "run", *flags)) == 0
+    assert all(row["rollout/staleness_max"] <= 2 for row in metrics_of(tmp_path / "run"))
+    taken = [sample for rollout in range(4) for sample in load_samples(samples, rollout)]
+    assert len({sample.index for sample in taken}) == len(taken) == 32
+    assert max(int(version) for sample in taken for version in sample.weight_versions) > 0
+    assert servers() == []
+
+
 def test_a_server_that_does_not_start_is_one_line(inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(ppo_flags(inputs, tmp_path / "run", *SGLANG, "--sglang-load-format", "nonsense")) == 2
     error = capsys.readouterr().err.splitlines()[-1]

@@ -52,7 +52,7 @@ class WeightSync:
         self.memory.resume(*WEIGHTS)
         self.version += 1
         if self.amid_requests:  # responses wait between two tokens, and go on with the new weights
-            ask_all(self.engines.urls, "/pause_generation", {"mode": "in_place"})
+            ask_all(self.engines.urls, "/pause_generation", {"mode": "retract"})
         self._bring()
         if self.amid_requests:
             ask_all(self.engines.urls, "/continue_generation", {})
