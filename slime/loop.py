@@ -45,7 +45,7 @@ def train(
     unfinished: Unfinished | None = None
     try:
         for rollout_id in range(first, config.run.num_rollout):
-            metrics = evaluate(config, generation, log, rollout_id)
+            metrics = evaluate(config, generation, rollout_id)
             batch, rollout_metrics = generation.rollout(rollout_id)
             batch = with_old_log_probs(batch, cluster, config, log, rollout_id)
             previous, unfinished = unfinished, None
@@ -81,7 +81,7 @@ def train(
     finally:  # a rollout is recorded even if the one after it fails
         finish(unfinished, log)
         saver.commit_if_whole()
-    final = evaluate(config, generation, log, config.run.num_rollout, last=True)
+    final = evaluate(config, generation, config.run.num_rollout, last=True)
     if final:
         log.write_final_evaluation(final, config.run.num_rollout)
 
@@ -133,7 +133,7 @@ def leave_accelerator(cluster: Cluster) -> None:
         sleeping["actor"].result()
 
 
-def evaluate(config: RunConfig, generation: Generation, log: RunLog, rollout_id: int, last: bool = False) -> dict[str, float]:
+def evaluate(config: RunConfig, generation: Generation, rollout_id: int, last: bool = False) -> dict[str, float]:
     """Metrics of the policy after `rollout_id` rollouts of training, if an evaluation is due then; else none."""
     skipped = rollout_id == 0 and config.eval.skip_eval_before_train
     if config.eval.eval_interval is None or skipped or not (last or is_due(config.eval.eval_interval, rollout_id)):

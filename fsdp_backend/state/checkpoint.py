@@ -52,10 +52,7 @@ def save_checkpoint(
 
     Raises OSError, on every rank, if it exists or can't be written.
     """
-    reshard(model)
-    tensors, numbers = _state(model, optimizer)
-    _make(folder, model, source, mesh)
-    summary = _summary_of(model, optimizer, mesh, progress, tensors, numbers)
+    tensors, summary = _begin(folder, model, optimizer, mesh, progress, source)
     _write(folder, tensors, device.random_state(), summary, mesh.get_group())
 
 
@@ -71,11 +68,8 @@ def start_saving(
 ) -> Future[None]:
     """As save_checkpoint, of the state at this moment, but written by `thread` from a copy in host memory while training goes
     on. `group` is for the writers of all ranks alone, one save at a time. What can't be written is raised by the future."""
-    reshard(model)
-    tensors, numbers = _state(model, optimizer)
-    _make(folder, model, source, mesh)
+    tensors, summary = _begin(folder, model, optimizer, mesh, progress, source)
     copies = HuggingFaceStorageWriter(str(folder)).stage(tensors)
-    summary = _summary_of(model, optimizer, mesh, progress, tensors, numbers)
     return thread.submit(_write, folder, copies, device.random_state(), summary, group)
 
 
@@ -163,24 +157,6 @@ def _state(model: PolicyModel | ValueModel, optimizer: Optimizer | None) -> tupl
     return tensors, numbers
 
 
-def _summary_of(
-    model: PolicyModel | ValueModel,
-    optimizer: Optimizer | None,
-    mesh: DeviceMesh,
-    progress: Mapping[str, int],
-    tensors: dict[str, Tensor],
-    numbers: dict[str, float],
-) -> dict[str, Any]:
-    return {
-        "kind": "policy" if isinstance(model, PolicyModel) else "value",
-        "progress": dict(progress),
-        "world_size": mesh.size(),
-        "optimizer": None if optimizer is None else type(optimizer).__name__,
-        "tensors": _described(tensors),
-        "numbers": numbers,
-    }
-
-
 def _set_numbers(model: PolicyModel | ValueModel, optimizer: Optimizer, numbers: dict[str, float]) -> None:
     for name, parameter in model.hf.named_parameters():
         state = optimizer.state.get(parameter, {})
@@ -190,6 +166,28 @@ def _set_numbers(model: PolicyModel | ValueModel, optimizer: Optimizer, numbers:
 
 def _described(tensors: dict[str, Tensor]) -> dict[str, Any]:
     return {name: [list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for name, tensor in tensors.items()}
+
+
+def _begin(
+    folder: Path,
+    model: PolicyModel | ValueModel,
+    optimizer: Optimizer | None,
+    mesh: DeviceMesh,
+    progress: Mapping[str, int],
+    source: Path,
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Make the new folder; returns what is to be written into it: tensors, and the summary. Raises OSError on every rank."""
+    reshard(model)
+    tensors, numbers = _state(model, optimizer)
+    _make(folder, model, source, mesh)
+    return tensors, {
+        "kind": "policy" if isinstance(model, PolicyModel) else "value",
+        "progress": dict(progress),
+        "world_size": mesh.size(),
+        "optimizer": None if optimizer is None else type(optimizer).__name__,
+        "tensors": _described(tensors),
+        "numbers": numbers,
+    }
 
 
 def _make(folder: Path, model: PolicyModel | ValueModel, source: Path, mesh: DeviceMesh) -> None:

@@ -340,19 +340,17 @@ RULES: tuple[Rule, ...] = (
     _engines_have_whole_gpus,
     _checkpoints_readable,
 )
-EVALUATION_RULES: tuple[Rule, ...] = (
-    _backend,
-    _positive_counts,
-    _temperature,
-    _cut_sampling,
-    _stop_strings,
-    _one_reward,
-    _reward_type_has_what_it_needs,
-    _evaluation_has_data,
-    _wandb_is_installed,
-    require_own_state,
-    _engines_take_what_is_asked,
-    _engines_have_whole_gpus,
-    _checkpoints_readable,
-)
-"""Of `slime eval`."""
+_OF_TRAINING = {
+    _one_node,
+    _over_sampling,
+    _data_weights,
+    _rollouts_have_a_source,
+    _exports_do_not_meet,
+    _staleness,
+    _restarts_and_halves_need_units,
+    _critic_only_rollouts,
+    _groups_have_a_baseline,
+    _batch_sizes_divide,
+}
+EVALUATION_RULES: tuple[Rule, ...] = tuple(rule for rule in RULES if rule not in _OF_TRAINING)
+"""Of `slime eval`: all but those of training."""
